@@ -417,9 +417,9 @@ class KvConfig:
     outstanding: int = 4096
     """Commands of one connection that may be without an answer; at the limit nothing more is read from it."""
 
-    compact_bytes: int = 8 * 1024 * 1024
-    """Of a space, divided by its partitions: a partition's live state is written anew, and the log before it dropped,
-    when the log since the last time is longer than this and than half the live state."""
+    compact_bytes: int = 4 * 1024 * 1024
+    """Of a space, divided by its partitions: a partition's live state is written anew, section by section, and the log
+    before that dropped, in as much time as writes take that are longer than this and than half the live state."""
 
     def __post_init__(self) -> None:
         _require(self, "actors", 0, 999)

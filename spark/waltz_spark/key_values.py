@@ -1,8 +1,8 @@
 """A key/value space as a DataFrame: each partition's log is folded in one Spark task, which gives its live items.
 
 Nobody who serves the space is asked, and it need not be served: the log has all of it. A task reads its partition from
-where the log begins (with a space that is compacted that is its last whole snapshot, or the one before) and folds it in
-the memory of its Python worker, as the space's actors do; so rows are as of one transaction of each partition.
+where the log begins (with a space that is compacted: the oldest snapshot that is needed, or before) and folds it in the
+memory of its Python worker, as the space's actors do; so rows are as of one transaction of each partition.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def _folded(reading: Reading, wanted: Range) -> MemoryState:
         state.apply(zip(rows["transaction_id"].to_pylist(), rows["data"].to_pylist(), strict=True))
     if not state.whole:
         raise ProjectionFailed(
-            f"{state.label}: its log begins with transaction {wanted.first_id}, and no snapshot after that has ended "
-            f"before {wanted.end_id}: read a later state"
+            f"{state.label}: its log begins with transaction {wanted.first_id}, and the snapshots from there to "
+            f"{wanted.end_id} do not have all of the state: read a later one"
         )
     return state
 

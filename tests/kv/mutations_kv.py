@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.break_rule import break_rule
-from waltz_ray.kv import fold, fold_clients
+from waltz_ray.kv import fold, fold_clients, state
 from waltz_ray.kv.model import LockHeld, Ownership, Release
 from waltz_ray.kv.tables import FoldMarks, Table, Tables, changed_at
 
@@ -57,9 +57,20 @@ def chunks_count_after_the_end(patch: Patch) -> None:
     break_rule(patch, fold, "chunk_counts", chunk_counts)
 
 
-def what_an_abandoned_snapshot_has_left_is_believed(patch: Patch) -> None:
-    """Also by a fold that began in the midst of the log."""
-    break_rule(patch, fold, "starts_with_nothing", lambda marks: False)
+def one_section_is_taken_for_all(patch: Patch) -> None:
+    """A fold that began in the midst of the log believes that it knows everything."""
+    break_rule(patch, fold, "is_whole", lambda marks: True)
+
+
+def the_log_is_given_up_from_the_newest_section_on(patch: Patch) -> None:
+    """And the others with it."""
+    for module in (fold, state):
+        break_rule(patch, module, "needed_from", lambda marks: max(marks.ended))
+
+
+def tombstones_are_kept_while_a_snapshot_is_open(patch: Patch) -> None:
+    """Also by a fold that is not whole, between two of them."""
+    break_rule(patch, fold, "keeps_tombstones", lambda marks: marks.begun >= 0)
 
 
 def nothing_is_deferred(patch: Patch) -> None:
@@ -124,7 +135,9 @@ MUTATIONS: list[Callable[[Patch], None]] = [
     snapshots_overwrite_what_is_newer,
     chunks_of_abandoned_snapshots_count,
     chunks_count_after_the_end,
-    what_an_abandoned_snapshot_has_left_is_believed,
+    one_section_is_taken_for_all,
+    the_log_is_given_up_from_the_newest_section_on,
+    tombstones_are_kept_while_a_snapshot_is_open,
     nothing_is_deferred,
     whatever_is_said_to_expire_expires,
     locks_are_freed_under_any_code,

@@ -105,7 +105,7 @@ def assert_equal(state: KvState, plain: PlainFold, clients: int, sequences: int)
         found = state.scan(map_hash, b"", b"", 1 << 30)
         assert sorted(found) == sorted(wanted)
         assert [key.name for key, _ in found] == sorted(key.name for key, _ in wanted)
-        for key_hash in range(5):
+        for key_hash in (*{key.hash for key in plain.items}, 5):
             of_hash = sorted(entry for entry in wanted if entry[0].hash == key_hash)
             assert state.items_of_hash(map_hash, key_hash) == of_hash[:2]
             assert bool(of_hash) == ((map_hash, key_hash) in hashes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from waltz_ray.kv.model import (
+    ALL_SECTIONS,
     BARRIER,
     NOBODYS,
     Delete,
@@ -55,7 +56,7 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
     st.builds(Own, UNITS, UINTS, st.text(max_size=20), ULONGS),
     st.builds(Release, UNITS, UINTS, st.text(max_size=20), ULONGS),
     st.just(BARRIER),
-    st.just(SnapshotBegin()),
+    st.builds(SnapshotBegin, st.integers(1, ALL_SECTIONS)),
     st.builds(SnapshotChunk, IDS, st.lists(ENTRIES, max_size=4).map(tuple)),
     st.builds(SnapshotEnd, IDS),
 )

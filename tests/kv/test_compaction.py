@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltz_ray.kv.compaction import chunks, is_due
-from waltz_ray.kv.model import ItemKey, Set, SnapshotBegin, SnapshotEnd, SnapshotItem
+from waltz_ray.kv.compaction import chunks, is_due, room_bytes
+from waltz_ray.kv.model import SECTIONS, ItemKey, Record, Set, SnapshotBegin, SnapshotEnd, SnapshotItem
 from waltz_ray.kv.records import encode_record
 from waltz_ray.kv.state import MemoryState
 
@@ -28,40 +28,50 @@ def test_chunks_are_full_and_not_too_large(items: list[SnapshotItem]) -> None:
             assert sizes[at - 1] + 15 + len(first.key) + len(first.data) > 200
 
 
-def test_it_is_due_when_half_as_much_was_written_as_is_alive() -> None:
-    assert not is_due(live_bytes=500, tail_bytes=249, least_tail_bytes=100)
-    assert is_due(live_bytes=500, tail_bytes=250, least_tail_bytes=100)
-    assert not is_due(live_bytes=5, tail_bytes=99, least_tail_bytes=100)
-    assert is_due(live_bytes=5, tail_bytes=100, least_tail_bytes=100)
+def test_each_section_is_due_once_while_half_of_what_is_alive_is_written() -> None:
+    assert not is_due(live_bytes=1600, since_snapshot_bytes=199, tail_bytes=999, least_tail_bytes=100)
+    assert is_due(live_bytes=1600, since_snapshot_bytes=200, tail_bytes=200, least_tail_bytes=100)
+    assert not is_due(live_bytes=5, since_snapshot_bytes=24, tail_bytes=124, least_tail_bytes=100)
+    assert is_due(live_bytes=5, since_snapshot_bytes=25, tail_bytes=25, least_tail_bytes=100)
+
+
+def test_what_has_fallen_behind_is_due_at_once() -> None:
+    """However little was written since: writes would wait, or the log stay as long as it is if nobody writes."""
+    assert is_due(live_bytes=1600, since_snapshot_bytes=0, tail_bytes=1000, least_tail_bytes=100)
+
+
+def test_writes_have_room_for_a_round_and_a_quarter() -> None:
+    assert room_bytes(live_bytes=1600, tail_bytes=999, least_tail_bytes=100) == 1
+    assert room_bytes(live_bytes=1600, tail_bytes=1000, least_tail_bytes=100) == 0
+    assert room_bytes(live_bytes=5, tail_bytes=124, least_tail_bytes=100) == 1
 
 
 @pytest.mark.parametrize(("items", "least"), [(50, 10_000), (500, 10_000)])
 def test_overwriting_is_compacted_again_and_again_and_the_log_stays_short(items: int, least: int) -> None:
-    state, log, written = MemoryState(), 0, 0
+    state, sizes, written = MemoryState(), [0], 0  # the log's size at each transaction
 
-    def append(data: bytes) -> int:
-        nonlocal log, written
+    def append(record: Record) -> int:
+        nonlocal written
+        data = encode_record(record)
         state.apply([(state.mark + 1, data)])
-        log += len(data) + 40
+        sizes.append(sizes[-1] + len(data) + 40)
         written += len(data) + 40
         return state.mark
 
     user_bytes = longest = snapshots = 0
     for n in range(10_000):
-        key = ItemKey(0, n % items, b"item %d" % (n % items))
-        data = encode_record(Set(key, 4, bytes(100)))
-        user_bytes += len(data) + 40
-        append(data)
-        if is_due(state.live_bytes, state.tail_bytes, least):
-            snapshot = append(encode_record(SnapshotBegin()))
-            before = log - 42
-            for chunk in chunks(state.snapshot_items(), snapshot):
-                append(encode_record(chunk))
-            append(encode_record(SnapshotEnd(snapshot)))
-            assert state.last_snapshot == snapshot
-            longest = max(longest, log)
-            log -= before
+        place, before = n % items, written
+        append(Set(ItemKey(0, place * 0x9E37_79B1 % (1 << 32), b"item %d" % place), 4, bytes(100)))
+        user_bytes += written - before
+        if is_due(state.live_bytes, state.since_snapshot_bytes, state.tail_bytes, least):
+            section, needed = state.oldest_section, max(0, state.needed_from)
+            begin = append(SnapshotBegin(1 << section))
+            for chunk in chunks(state.snapshot_items(1 << section), begin):
+                append(chunk)
+            append(SnapshotEnd(begin))
+            longest = max(longest, sizes[-1] - sizes[needed])
             snapshots += 1
-    assert snapshots > 10
-    assert longest < 2.2 * state.live_bytes + 1.05 * max(state.live_bytes / 2, least)
-    assert written < 3.1 * user_bytes
+            assert state.oldest_section == snapshots % SECTIONS
+    assert snapshots > 10 * SECTIONS
+    assert longest < 1.5 * state.live_bytes + 1.05 * max(state.live_bytes / 2, least)
+    assert written < 3.3 * user_bytes

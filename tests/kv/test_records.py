@@ -56,6 +56,7 @@ GOLDEN: list[tuple[Record, str]] = [
     (Release(Unit(0xFF, 0x6B), 2, "ab", 4), "08 00 000000ff 0000006b 00000002 0000000000000004 6162"),
     (BARRIER, "09 00"),
     (SnapshotBegin(), "0a 00"),
+    (SnapshotBegin(0b100), "0a 00 04"),
     (
         SnapshotChunk(8, (SnapshotItem(1, b"k", b"vv", 6),)),
         "0b 00 0000000000000008 01 0000000000000006 0001 00000002 6b 7676",
@@ -91,7 +92,9 @@ def test_no_beginning_of_a_record_is_the_record(record: Record) -> None:
 
 def test_what_has_lengths_is_refused_when_cut_short() -> None:
     for record, text in GOLDEN:
-        if not isinstance(record, Set | Lock | Unlock | Own | Release | SnapshotChunk):  # these end in what is the rest
+        if not isinstance(
+            record, Set | Lock | Unlock | Own | Release | SnapshotBegin | SnapshotChunk
+        ):  # these end in what is the rest
             data = bytes.fromhex(text)
             for end in range(len(data)):
                 with pytest.raises(WireError):

@@ -9,6 +9,7 @@ from itertools import islice
 
 from tests.kv.plain_fold import PlainFold, assert_equal
 from waltz_ray.kv.model import (
+    ALL_SECTIONS,
     BARRIER,
     NOBODYS,
     Delete,
@@ -33,9 +34,11 @@ from waltz_ray.kv.records import encode_record
 from waltz_ray.kv.routing import Unit
 from waltz_ray.kv.state import KvState, MemoryState
 
-__all__ = ["CLIENTS", "Walk", "check_walk"]
+__all__ = ["CLIENTS", "HASHES", "Walk", "check_walk"]
 
 CLIENTS = 3
+HASHES = (0, 0x3FFF_FFFF, 0x4000_0000, 0x8000_0001, 0xFFFF_FFFF)
+"""At the edges of sections."""
 NAMES = (b"", b"a", b"a\0", b"ab", b"b", b"\xff")
 UNITS = (Unit(0xF, 3), Unit(0xFF, 3), Unit(0xFF, 0x13))
 
@@ -50,7 +53,8 @@ class Walk:
         self.plain = PlainFold()
         self.whole = MemoryState(f"seed {seed}")
         self.whole.page_entries = 2
-        self.ended: list[int] = []
+        self.needed: list[int] = []
+        """From where on the log was needed, as snapshots ended."""
         self.now_ms = 1_700_000_000_000
         self._writers: list[tuple[int, Iterator[SnapshotItem], list[SnapshotItem]]] = []
         self._sequences = dict.fromkeys(range(1, CLIENTS + 1), 0)
@@ -75,9 +79,12 @@ class Walk:
         return at
 
     def _begin(self) -> None:
-        snapshot = self.append(SnapshotBegin())
+        chosen = self._company.random()  # mostly as the compactor does
+        oldest = 1 << self.whole.oldest_section
+        sections = oldest if chosen < 0.7 else self._company.randint(1, ALL_SECTIONS) if chosen < 0.9 else ALL_SECTIONS
+        snapshot = self.append(SnapshotBegin(sections))
         self._writers = self._writers[-2:]  # of late ones, too: they go on as if theirs were the open one
-        self._writers.append((snapshot, self.whole.snapshot_items(), []))
+        self._writers.append((snapshot, self.whole.snapshot_items(sections), []))
 
     def _go_on(self, writer: tuple[int, Iterator[SnapshotItem], list[SnapshotItem]]) -> None:
         """Look at some more entries, or write those that were looked at."""
@@ -89,9 +96,9 @@ class Walk:
             seen += found
         elif not seen:
             self._writers.remove(writer)
-            if self.whole.snapshot_begun == snapshot:
-                self.ended.append(snapshot)
             self.append(SnapshotEnd(snapshot))
+            if self.whole.needed_from > max(self.needed, default=-1):
+                self.needed.append(self.whole.needed_from)
 
     # ---- writes
 
@@ -100,7 +107,7 @@ class Walk:
         if not isinstance(record, ItemWrite) or self._company.random() < 0.8:
             return record
         chance = self._company
-        keys = [ItemKey(chance.randrange(2), chance.randrange(3), chance.choice(NAMES)) for _ in range(3)]
+        keys = [ItemKey(chance.randrange(2), chance.choice(HASHES), chance.choice(NAMES)) for _ in range(3)]
         if isinstance(record, Set) and chance.random() < 0.5:  # as a client writes several items
             alike = [Set(key, 2, chance.randbytes(3), 0, b"", record.request, record.at_ms) for key in keys]
             return Several((record, *alike[: chance.randint(0, 3)]))
@@ -151,7 +158,7 @@ class Walk:
 
     def _key(self) -> ItemKey:
         chance = self.random
-        return ItemKey(chance.randrange(2), chance.randrange(3), chance.choice(NAMES))
+        return ItemKey(chance.randrange(2), chance.choice(HASHES), chance.choice(NAMES))
 
     def _request(self) -> RequestId:
         chance = self.random
@@ -164,7 +171,7 @@ class Walk:
 
 
 def check_walk(seed: int, steps: int, also: KvState | None = None) -> Walk:
-    """Walk, and fold the log from the begin of each whole snapshot on, and from anywhere before it: AssertionError
+    """Walk, and fold the log from where it was needed as snapshots ended, and from anywhere before that: AssertionError
     unless all come to the same.
 
     ``also``: another state, to fold the whole log.
@@ -172,12 +179,12 @@ def check_walk(seed: int, steps: int, also: KvState | None = None) -> Walk:
     walk = Walk(seed)
     walk.run(steps)
     assert_equal(walk.whole, walk.plain, CLIENTS, steps)
-    for begin in (*walk.ended, *(walk.random.randint(0, begin) for begin in walk.ended)):
+    for begin in (*walk.needed, *(walk.random.randint(0, begin) for begin in walk.needed)):
         part = MemoryState(f"seed {seed} from {begin}")
         part.apply(list(enumerate(walk.log))[begin:])
         assert part.whole
         assert_equal(part, walk.plain, CLIENTS, steps)
-        assert (part.mark, part.last_snapshot) == (walk.whole.mark, walk.whole.last_snapshot)
+        assert (part.mark, part.needed_from) == (walk.whole.mark, walk.whole.needed_from)
         assert part.live_bytes == walk.whole.live_bytes
     if also is not None:
         also.apply(enumerate(walk.log))

@@ -20,13 +20,16 @@ from tests.kv.plain_fold import assert_equal
 from tests.kv.walk import CLIENTS, Walk, check_walk
 from waltz_ray.errors import ProjectionFailed, StorageLocked
 from waltz_ray.kv.model import (
+    ALL_SECTIONS,
     BARRIER,
     MAX_NAME_BYTES,
+    SECTIONS,
     Delete,
     Item,
     ItemKey,
     Lock,
     LockHeld,
+    Own,
     Record,
     RequestId,
     Set,
@@ -37,7 +40,9 @@ from waltz_ray.kv.model import (
     Unlock,
 )
 from waltz_ray.kv.records import encode_record
-from waltz_ray.kv.state import KvState, MemoryState
+from waltz_ray.kv.routing import Unit
+from waltz_ray.kv.state import KvState, MemoryState, TableState
+from waltz_ray.kv.tables import Table, item_key_of
 from waltz_ray.projections.kv_state import LmdbState
 
 KEY = ItemKey(0, 7, b"seven")
@@ -74,7 +79,8 @@ def test_a_walk_in_pieces(state: KvState) -> None:
     for at, data in enumerate(walk.log):
         state.apply([(at, data)])
     assert_equal(state, walk.plain, CLIENTS, 200)
-    assert list(state.snapshot_items()) == list(walk.whole.snapshot_items())
+    for sections in range(1, ALL_SECTIONS + 1):
+        assert list(state.snapshot_items(sections)) == list(walk.whole.snapshot_items(sections))
 
 
 def test_the_latest_time_of_a_decision_is_known(state: KvState) -> None:
@@ -118,7 +124,7 @@ def test_pages_of_a_scan(state: KvState) -> None:
 
 def test_what_does_not_follow_is_refused(state: KvState) -> None:
     state.apply([(4, encode_record(SnapshotBegin())), (5, a_set(b"x"))])
-    assert (state.mark, state.snapshot_begun, state.last_snapshot, state.whole) == (5, 4, -1, False)
+    assert (state.mark, state.snapshot_begun, state.needed_from, state.whole) == (5, 4, -1, False)
     with pytest.raises(ProjectionFailed, match="transaction 7 does not follow 5"):
         state.apply([(7, a_set(b"y"))])
     state.reset()
@@ -144,7 +150,50 @@ def test_how_large_it_is(state: KvState) -> None:
     items = tuple(state.snapshot_items())
     state.apply([(12, encode_record(SnapshotChunk(10, items))), (13, b"\x0c\x00" + (10).to_bytes(8, "big"))])
     assert 1000 < state.tail_bytes < 1300
-    assert (state.last_snapshot, state.snapshot_begun) == (10, -1)
+    assert (state.needed_from, state.snapshot_begun) == (10, -1)
+
+
+def end_of(snapshot: int) -> bytes:
+    return encode_record(SnapshotEnd(snapshot))
+
+
+def test_how_much_of_the_log_is_needed(state: KvState) -> None:
+    """From the oldest section's last snapshot on; how long ago the last one was, of whatever section, is known too."""
+    state.apply((at, a_set(bytes(1000))) for at in range(10))
+    for section, begin in enumerate((10, 20, 30, 40)):
+        assert (state.oldest_section, state.needed_from) == (section, -1)
+        state.apply([(begin, encode_record(SnapshotBegin(1 << section))), (begin + 1, end_of(begin))])
+        state.apply((at, a_set(bytes(1000))) for at in range(begin + 2, begin + 10))
+        assert 8_000 < state.since_snapshot_bytes < 9_000
+    assert (state.oldest_section, state.needed_from) == (0, 10)
+    assert 32_000 < state.tail_bytes < 35_000
+    state.apply([(50, encode_record(SnapshotBegin(0b11))), (51, a_set(b""))])
+    assert (state.needed_from, state.tail_bytes > 32_000) == (10, True), "until it is whole"
+    state.apply([(52, end_of(50))])
+    assert (state.oldest_section, state.needed_from) == (2, 30)
+    assert 16_000 < state.tail_bytes < 18_000
+    assert state.since_snapshot_bytes < 1000
+
+
+@pytest.mark.parametrize("page_entries", [1, 3, 1024])
+def test_a_section_has_its_items_and_the_first_all_else(
+    state: KvState, page_entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TableState, "page_entries", page_entries)
+    keys = [ItemKey(map_hash, n << 28 | 0xFFF, b"x") for map_hash in (0, 7, 0xFFFF_FFFF) for n in range(16)]
+    records: list[Record] = [
+        *(Set(key, 4, b"") for key in keys),
+        Lock(b"door", 9, 1 << 50),
+        Own(Unit(0xFF, 0xFF), 1, "", 1),
+    ]
+    state.apply(enumerate(map(encode_record, records)))
+    found = [list(state.snapshot_items(1 << section)) for section in range(SECTIONS)]
+    for section, entries in enumerate(found):
+        items = [item_key_of(each.key) for each in entries if each.table == Table.ITEMS]
+        assert items == [key for key in keys if key.hash >> 30 == section]
+        assert [each.table for each in entries if each.table != Table.ITEMS] == ([] if section else [3, 2])
+    assert list(state.snapshot_items(0b1010)) == sorted(found[1] + found[3], key=lambda each: each.key)
+    assert sorted(state.snapshot_items()) == sorted(each for entries in found for each in entries)
 
 
 def test_the_longest_names(state: KvState) -> None:

@@ -34,7 +34,7 @@ class KvPart:
         world.history.grow(self.space.partitions.stop)
         self.history = KvHistory(world)
         self.together = bool(world.seed & TOGETHER)
-        self.names = [f"k{n}" for n in range(random.choice([2, 4, 8]))] + ["l0"]
+        self.names = [f"k{n}{n}{n}" for n in range(random.choice([2, 4, 8]))] + ["l0"]  # of several sections
         count = random.choice([2, 2, 3, 4])
         self.actors = [SimKvActor(self, n, Random(random.getrandbits(64))) for n in range(count)]
         self.arranger = SimArranger(self, random.choice([2, 4, 10]))

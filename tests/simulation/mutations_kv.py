@@ -11,7 +11,7 @@ import pytest
 
 from tests.simulation.break_rule import break_rule
 from waltz_ray.client.append_fates import AppendFates
-from waltz_ray.kv import fold, fold_clients, keeper, lines, rules
+from waltz_ray.kv import fold, fold_clients, keeper, lines, rules, state
 from waltz_ray.kv.lines import Line
 from waltz_ray.kv.model import Record
 from waltz_ray.kv.orders import Orders
@@ -32,6 +32,7 @@ __all__ = [
     "requests_are_forgotten_at_once",
     "settled_writes_are_done_again",
     "snapshots_overwrite_what_is_newer",
+    "the_log_is_given_up_from_the_newest_section_on",
     "tombstones_are_not_kept",
     "what_has_no_room_is_forgotten",
     "what_is_not_folded_yet_is_forgotten",
@@ -125,6 +126,12 @@ def snapshots_overwrite_what_is_newer(patch: Patch) -> None:
 def tombstones_are_not_kept(patch: Patch) -> None:
     """A snapshot brings back what was removed while it was written."""
     break_rule(patch, fold, "keeps_tombstones", lambda marks: False)
+
+
+def the_log_is_given_up_from_the_newest_section_on(patch: Patch) -> None:
+    """And what only the others' snapshots have with it."""
+    for module in (fold, state):
+        break_rule(patch, module, "needed_from", lambda marks: max(marks.ended))
 
 
 def refusals_are_told_by_anybody(patch: Patch) -> None:

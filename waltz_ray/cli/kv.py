@@ -148,7 +148,7 @@ def scan(
 def watch(
     prefix: Annotated[str, typer.Argument(help="What their names begin with.", show_default=False)] = "",
     earliest: Annotated[
-        bool, typer.Option("--earliest", help="From the first record, or the snapshot in its place.")
+        bool, typer.Option("--earliest", help="From the first record, or the snapshots in its place.")
     ] = False,
     limit: Annotated[int, typer.Option(help="End after so many; 0 = at Ctrl-C.")] = 0,
     in_map: MapOption = "",

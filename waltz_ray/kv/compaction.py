@@ -1,18 +1,22 @@
 """When a kv partition's live state is written into its log anew, and in which records. Pure.
 
-The partition's compactor appends ``SnapshotBegin``; once its own state has folded that, and ``snapshot_begun`` is
-that ID, the chunks of ``chunks(state.snapshot_items(), id)``, then ``SnapshotEnd``; and once the state's
-``last_snapshot`` is it, it may raise the trim mark to it: a fold from there on comes to the same. If it dies in
-between, or another begins, ``is_due`` says so again: a snapshot that has not ended changes neither of the two sizes.
+The state is written in sections, one after the other and round and round: so the log has one state and what was written
+in a round, where whole states would leave two of them at each end of the newer one.
+
+The partition's compactor appends ``SnapshotBegin`` of the state's ``oldest_section``; once its own state has folded
+that, and ``snapshot_begun`` is that ID, the chunks of ``chunks(state.snapshot_items(...), id)``, then ``SnapshotEnd``;
+and when the state's ``needed_from`` has risen, it may raise the trim mark to it: a fold from there on comes to the
+same. If it dies in between, or another begins, ``is_due`` says so again: a snapshot that has not ended changes none of
+the sizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from waltz_ray.kv.model import SnapshotChunk, SnapshotItem
+from waltz_ray.kv.model import SECTIONS, SnapshotChunk, SnapshotItem
 
-__all__ = ["CHUNK_BYTES", "chunks", "is_due", "room_bytes"]
+__all__ = ["CHUNK_BYTES", "chunks", "is_due", "room_bytes", "round_bytes"]
 
 CHUNK_BYTES = 256 * 1024
 
@@ -20,21 +24,27 @@ _ENTRY_BYTES = 15
 _CHUNK_HEAD_BYTES = 10
 
 
-def is_due(live_bytes: int, tail_bytes: int, least_tail_bytes: int) -> bool:
-    """Has half as much been written since the last whole snapshot as there is, and more than what is not worth it?
+def round_bytes(live_bytes: int, least_tail_bytes: int) -> int:
+    """So much is written by others while each section is written once: half of what is alive.
 
-    Its cost stays in proportion to writes: two bytes for each that is written.
+    The cost of snapshots stays in proportion to writes: two bytes for each that is written.
     """
-    return tail_bytes >= max(live_bytes // 2, least_tail_bytes)
+    return max(live_bytes // 2, least_tail_bytes)
+
+
+def is_due(live_bytes: int, since_snapshot_bytes: int, tail_bytes: int, least_tail_bytes: int) -> bool:
+    """Has a section's part of a round been written since the last snapshot began, or much more than a round at all?"""
+    part = round_bytes(live_bytes, least_tail_bytes) // SECTIONS
+    return since_snapshot_bytes >= part or room_bytes(live_bytes, tail_bytes, least_tail_bytes) <= 0
 
 
 def room_bytes(live_bytes: int, tail_bytes: int, least_tail_bytes: int) -> int:
     """How much more may be written before the snapshot that is due has ended; if that is not positive, writes wait.
 
-    At its end the log has two snapshots and a tail of three quarters of what is alive: less than three times that.
-    Where little is alive it is two snapshots and five quarters of ``least_tail_bytes``.
+    At its end the log has one state, a section that is there twice, and a round and a quarter of writes: not quite
+    twice what is alive, or, where little is, five quarters of it and of ``least_tail_bytes``.
     """
-    return max(live_bytes * 3 // 4, least_tail_bytes * 5 // 4) - tail_bytes
+    return round_bytes(live_bytes, least_tail_bytes) * 5 // 4 - tail_bytes
 
 
 def chunks(items: Iterable[SnapshotItem], snapshot: int, most_bytes: int = CHUNK_BYTES) -> Iterator[SnapshotChunk]:

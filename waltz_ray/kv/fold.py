@@ -1,13 +1,14 @@
 """(state, transaction) -> state: what each record of a kv space does to a partition's tables. Pure.
 
-A fold may begin with the log's first transaction or with any other: from the end of the next snapshot on, at the
-latest, both come to the same, and ``FoldMarks.whole`` says so. (One that begins in the midst knows nothing until a
-snapshot begins.) What makes it so, while a snapshot is open:
+A fold may begin with the log's first transaction or with any other: once a snapshot of each section that was begun
+since has ended, both come to the same, and ``FoldMarks.whole`` says so. What makes it so, while a snapshot is open or
+the fold is not whole:
 
 - A chunk says how an entry was at some time after the begin, and comes later. So nothing newer is replaced by it, and
-  what was removed since the begin is remembered (a tombstone) until the end.
+  what was removed since (a tombstone) is remembered: by a fold that is whole from the begin to the end, by another one
+  from where it began until it is.
 - Some records change an entry only if it is as they say (Touch, Expired, a lock's renewal, Unlock, Release). A fold
-  that began with the snapshot may not have the entry yet. They are *deferred* as well: done to what the chunk brings.
+  that is not whole may not have the entry yet. They are *deferred* as well: done to what the chunk brings.
 - What is known of a client's requests is merged: the larger of its marks, and the union of what is not settled.
 
 Chunks of any other snapshot than the open one count for nothing; the next begin abandons one that has not ended.
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from waltz_ray.kv.fold_clients import Clients, last_write_ms
 from waltz_ray.kv.fold_entries import put_item, put_lock, put_owner, remove
 from waltz_ray.kv.model import (
+    SECTIONS,
     Delete,
     Expired,
     ItemKey,
@@ -65,9 +67,10 @@ __all__ = [
     "is_deferred",
     "is_had_under",
     "is_news",
+    "is_whole",
     "keeps_tombstones",
     "lets_go",
-    "starts_with_nothing",
+    "needed_from",
 ]
 
 _ASKED_FOR = (Set, Delete, Touch, Lock, Unlock)  # by clients
@@ -89,19 +92,24 @@ def chunk_counts(marks: FoldMarks, snapshot: int) -> bool:
     return marks.begun >= 0 and snapshot == marks.begun
 
 
-def starts_with_nothing(marks: FoldMarks) -> bool:
-    """At a snapshot's begin: is what an abandoned one has left too little to go on from?"""
-    return not marks.whole
+def is_whole(marks: FoldMarks) -> bool:
+    """At a snapshot's end: is now every section known?"""
+    return marks.whole or needed_from(marks) >= 0
+
+
+def needed_from(marks: FoldMarks) -> int:
+    """A fold that begins there comes to the same: the oldest of the sections' last snapshots. -1: with the log."""
+    return min(marks.ended)
 
 
 def keeps_tombstones(marks: FoldMarks) -> bool:
     """Must be remembered what is removed?"""
-    return marks.begun >= 0
+    return marks.begun >= 0 or not marks.whole
 
 
 def is_deferred(tables: Tables, table: Table, key: bytes, stored: bytes | None) -> bool:
     """May a chunk still bring what a record is about?"""
-    if tables.marks.begun < 0:
+    if not keeps_tombstones(tables.marks):
         return False
     place = _place(table, key)
     if tables.get(Table.DEFERRED, place) is not None:
@@ -153,7 +161,7 @@ def fold(tables: Tables, transaction_id: int, record: Record) -> None:
     elif isinstance(record, Release):
         _release(tables, transaction_id, record)
     elif isinstance(record, SnapshotBegin):
-        _begin(tables, transaction_id)
+        _begin(tables, transaction_id, record.sections)
     elif isinstance(record, SnapshotChunk):
         if chunk_counts(tables.marks, record.snapshot):
             for entry in record.items:
@@ -170,10 +178,10 @@ def fold(tables: Tables, transaction_id: int, record: Record) -> None:
 def fold_sets(tables: Tables, transaction_id: int, rows: Sequence[SetRow]) -> None:
     """``fold`` of a transaction of sets, as ``records.set_rows`` has them: what costs actors most while many write."""
     version, marks, clients = number(transaction_id), tables.marks, tables.clients
-    last_ms = 0
+    last_ms, chunks_may_come = 0, keeps_tombstones(marks)
     for key, item, client, sequence, settled, at_ms in rows:
         put_item(tables, key, version + item)
-        if marks.begun >= 0:
+        if chunks_may_come:
             _settle(tables, Table.ITEMS, key)
         if at_ms != last_ms:  # they were decided together
             last_ms = at_ms
@@ -244,24 +252,29 @@ def _release(tables: Tables, transaction_id: int, record: Release) -> None:
 # ---- snapshots
 
 
-def _begin(tables: Tables, transaction_id: int) -> None:
+def _begin(tables: Tables, transaction_id: int, sections: int) -> None:
     marks = tables.marks
-    marks.begun, marks.begun_tail_bytes = transaction_id, 0
-    if starts_with_nothing(marks):
-        marks.live_bytes = 0
-        for table in Table:
-            tables.clear(table)
-        tables.clients = Clients()
-        return
-    tables.clear(Table.TOMBSTONES)
-    tables.clear(Table.DEFERRED)
+    marks.begun, marks.begun_sections, marks.begun_bytes = transaction_id, sections, marks.log_bytes
+    _forget_removed(tables)  # since an abandoned one began
 
 
 def _end(tables: Tables) -> None:
     marks = tables.marks
-    marks.ended, marks.begun, marks.tail_bytes, marks.whole = marks.begun, -1, marks.begun_tail_bytes, True
-    tables.clear(Table.TOMBSTONES)
-    tables.clear(Table.DEFERRED)
+    ended, ended_bytes = list(marks.ended), list(marks.ended_bytes)
+    for section in range(SECTIONS):
+        if marks.begun_sections >> section & 1:
+            ended[section], ended_bytes[section] = marks.begun, marks.begun_bytes
+    marks.ended, marks.ended_bytes = tuple(ended), tuple(ended_bytes)
+    marks.begun, marks.begun_sections = -1, 0
+    marks.whole = is_whole(marks)
+    _forget_removed(tables)
+
+
+def _forget_removed(tables: Tables) -> None:
+    """No chunk that counts can be from before it was removed."""
+    if tables.marks.whole:
+        tables.clear(Table.TOMBSTONES)
+        tables.clear(Table.DEFERRED)
 
 
 def _restore(tables: Tables, entry: SnapshotItem) -> None:
@@ -317,7 +330,7 @@ def _parted(deferred: bytes) -> Iterator[tuple[int, Record]]:
 
 def _settle(tables: Tables, table: Table, key: bytes) -> None:
     """Whatever a chunk brings of it will be older."""
-    if tables.marks.begun >= 0:
+    if keeps_tombstones(tables.marks):
         tables.delete(Table.DEFERRED, _place(table, key))
 
 

@@ -1,6 +1,6 @@
 """How far each partition's log is ahead of its projection, and how much more it may grow while it is compacted. Pure.
 
-A snapshot that is due begins some time later, and takes a while. Whoever overwrites everything again and again could
+A section that is due is begun some time later, and takes a while. Whoever overwrites everything again and again could
 write several times what is alive meanwhile; so writes that find no more room wait in ``Orders`` until the snapshot has
 ended (``compaction.room_bytes``). Nothing else waits: no lock, no read, no expiry.
 """

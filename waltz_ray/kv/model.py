@@ -9,6 +9,7 @@ from waltz_ray.kv.routing import Unit
 from waltz_ray.protocol.value import value
 
 __all__ = [
+    "ALL_SECTIONS",
     "BARRIER",
     "Barrier",
     "Delete",
@@ -26,6 +27,7 @@ __all__ = [
     "Record",
     "Release",
     "RequestId",
+    "SECTIONS",
     "Set",
     "Several",
     "SnapshotBegin",
@@ -222,9 +224,18 @@ class Barrier:
 BARRIER = Barrier()
 
 
+SECTIONS = 4
+"""A state is written into snapshots in so many parts, each as often as the others (``tables.section_of``)."""
+
+ALL_SECTIONS = (1 << SECTIONS) - 1
+
+
 @value()
 class SnapshotBegin:
-    """The live state follows in chunks; its snapshot number is this transaction's ID. Any older one is abandoned."""
+    """Some sections of the live state, a bit for each, follow in chunks; the snapshot's number is this transaction's
+    ID. One that has not ended is abandoned."""
+
+    sections: int = ALL_SECTIONS
 
 
 class SnapshotItem(NamedTuple):
@@ -239,7 +250,7 @@ class SnapshotItem(NamedTuple):
 
 @value()
 class SnapshotChunk:
-    """Some of the live state. Ignored unless ``snapshot`` is the one that was begun last and has not ended."""
+    """Some of these sections. Ignored unless ``snapshot`` is the one that was begun last and has not ended."""
 
     snapshot: int
     items: tuple[SnapshotItem, ...]
@@ -247,7 +258,7 @@ class SnapshotChunk:
 
 @value()
 class SnapshotEnd:
-    """The snapshot is whole: what is before its begin is not needed any more."""
+    """The snapshot is whole: what is before its begin is not needed any more for its sections."""
 
     snapshot: int
 

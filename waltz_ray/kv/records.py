@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 from waltz_ray.errors import InvalidInput, WireError
 from waltz_ray.kv.model import (
+    ALL_SECTIONS,
     BARRIER,
     MAX_NAME_BYTES,
     NOBODYS,
@@ -148,6 +149,10 @@ def _owner(kind: int, record: Own | Release) -> bytes:
     return bytes((kind, VERSION)) + numbers + record.incarnation.encode()
 
 
+def _begin(record: SnapshotBegin) -> bytes:
+    return bytes((10, VERSION)) if record.sections == ALL_SECTIONS else bytes((10, VERSION, record.sections))
+
+
 def _chunk(record: SnapshotChunk) -> bytes:
     parts = [bytes((11, VERSION)), _LONG.pack(record.snapshot)]
     for table, key, data, version in record.items:
@@ -165,7 +170,7 @@ _WRITERS: dict[type, Callable[[Any], bytes]] = {
     Own: lambda record: _owner(7, record),
     Release: lambda record: _owner(8, record),
     Barrier: lambda record: bytes((9, VERSION)),
-    SnapshotBegin: lambda record: bytes((10, VERSION)),
+    SnapshotBegin: _begin,
     SnapshotChunk: _chunk,
     SnapshotEnd: lambda record: bytes((12, VERSION)) + _LONG.pack(record.snapshot),
     Several: _several,
@@ -359,9 +364,20 @@ def _read_owner(source: RecordReader, kind: type[T]) -> T:
     return kind(Unit(mask, bucket), actor, source.rest().decode(), epoch)
 
 
-def _read_nothing(source: RecordReader, found: Record) -> Record:
+def _read_barrier(source: RecordReader) -> Barrier:
     source.end()
-    return found
+    return BARRIER
+
+
+def _read_begin(source: RecordReader) -> SnapshotBegin:
+    sections = source.rest()
+    if not sections:
+        return SnapshotBegin()
+    if len(sections) > 1 or not 0 < sections[0] < ALL_SECTIONS:
+        raise WireError(
+            f"kv record kind 10 has one byte of sections, 1 to {ALL_SECTIONS - 1}, not {sections[:8].hex()}"
+        )
+    return SnapshotBegin(sections[0])
 
 
 def _read_chunk(source: RecordReader) -> SnapshotChunk:
@@ -389,8 +405,8 @@ _READERS: dict[int, Callable[[RecordReader], Record]] = {
     6: _read_unlock,
     7: lambda source: _read_owner(source, Own),
     8: lambda source: _read_owner(source, Release),
-    9: lambda source: _read_nothing(source, BARRIER),
-    10: lambda source: _read_nothing(source, SnapshotBegin()),
+    9: _read_barrier,
+    10: _read_begin,
     11: _read_chunk,
     12: _read_snapshot_end,
     13: _read_several,

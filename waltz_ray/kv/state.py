@@ -14,9 +14,9 @@ from itertools import islice, takewhile
 from typing import Protocol
 
 from waltz_ray.errors import ProjectionFailed, WireError
-from waltz_ray.kv.fold import fold, fold_sets
+from waltz_ray.kv.fold import fold, fold_sets, needed_from
 from waltz_ray.kv.fold_clients import Clients
-from waltz_ray.kv.model import Item, ItemKey, LockHeld, Ownership, Record, SnapshotBegin, SnapshotChunk, SnapshotItem
+from waltz_ray.kv.model import ALL_SECTIONS, Item, ItemKey, LockHeld, Ownership, Record, SnapshotChunk, SnapshotItem
 from waltz_ray.kv.records import SetRow, decode_record, set_rows
 from waltz_ray.kv.routing import Unit
 from waltz_ray.kv.tables import (
@@ -28,11 +28,13 @@ from waltz_ray.kv.tables import (
     item_key,
     item_key_of,
     item_of,
+    key_in_sections,
     lock_key,
     lock_name,
     lock_of,
     name_key,
     ownership_of,
+    section_of,
     unit_key,
 )
 
@@ -54,24 +56,33 @@ class KvState(Protocol):
 
     @property
     def whole(self) -> bool:
-        """Is everything known? Not so if the first transaction folded was not the log's first, until the end of the
-        first snapshot after it."""
+        """Is everything known? Not so if the first transaction folded was not the log's first, until a snapshot of each
+        section that was begun after it has ended."""
 
     @property
     def snapshot_begun(self) -> int:
         """The begin of the snapshot that is open, -1: none."""
 
     @property
-    def last_snapshot(self) -> int:
-        """The begin of the last snapshot that is whole, -1: none."""
+    def needed_from(self) -> int:
+        """The log before this transaction, the oldest of the begins of the sections' last whole snapshots, is not
+        needed any more. -1: all of it is."""
+
+    @property
+    def oldest_section(self) -> int:
+        """The one whose snapshot that is; the first of those that have none."""
 
     @property
     def live_bytes(self) -> int:
-        """Of the state: about what a snapshot takes in the log."""
+        """Of the state: about what a snapshot of all its sections takes in the log."""
 
     @property
     def tail_bytes(self) -> int:
-        """Of the log, but for chunks, from the begin of the last whole snapshot on; an abandoned one is none."""
+        """Of the log, but for chunks, from where it is needed on."""
+
+    @property
+    def since_snapshot_bytes(self) -> int:
+        """The same from the begin of the last whole snapshot on, of whatever section; an abandoned one is none."""
 
     @property
     def newest_ms(self) -> int:
@@ -118,8 +129,9 @@ class KvState(Protocol):
     def reset(self) -> None:
         """Forget everything: the log begins behind the mark now."""
 
-    def snapshot_items(self) -> Iterator[SnapshotItem]:
-        """All of the state, for chunks of the snapshot that is open: begin only after its begin is folded.
+    def snapshot_items(self, sections: int = ALL_SECTIONS) -> Iterator[SnapshotItem]:
+        """These sections, a bit for each, for chunks of the snapshot that is open: begin only after its begin is
+        folded.
 
         ``apply`` may be called meanwhile. Each entry is as it was at some time after the begin, not all at the same: a
         fold needs no more, because it replaces nothing newer.
@@ -169,8 +181,12 @@ class TableState(ABC):
         return self.marks.begun
 
     @property
-    def last_snapshot(self) -> int:
-        return self.marks.ended
+    def needed_from(self) -> int:
+        return needed_from(self.marks)
+
+    @property
+    def oldest_section(self) -> int:
+        return self.marks.ended.index(min(self.marks.ended))
 
     @property
     def live_bytes(self) -> int:
@@ -178,7 +194,11 @@ class TableState(ABC):
 
     @property
     def tail_bytes(self) -> int:
-        return self.marks.tail_bytes
+        return self.marks.log_bytes - min(self.marks.ended_bytes)
+
+    @property
+    def since_snapshot_bytes(self) -> int:
+        return self.marks.log_bytes - max(self.marks.ended_bytes)
 
     @property
     def newest_ms(self) -> int:
@@ -270,28 +290,34 @@ class TableState(ABC):
         if records:
             self.keep(records)
 
-    def snapshot_items(self) -> Iterator[SnapshotItem]:
-        for table in (Table.OWNERS, Table.LOCKS):
-            yield from self._entries(table)
-        for client, entry in self.clients.entries():
-            yield SnapshotItem(Table.CLIENTS, client, entry, self.mark)
-        yield from self._entries(Table.ITEMS)
+    def snapshot_items(self, sections: int = ALL_SECTIONS) -> Iterator[SnapshotItem]:
+        if sections >> section_of(Table.OWNERS, b"") & 1:  # locks and clients are in the same
+            yield from self._entries(Table.OWNERS)
+            yield from self._entries(Table.LOCKS)
+            for client, entry in self.clients.entries():
+                yield SnapshotItem(Table.CLIENTS, client, entry, self.mark)
+        start = key_in_sections(b"", sections)
+        while start is not None:
+            page, behind = self._page(Table.ITEMS, start, sections)
+            yield from page
+            start = None if behind is None else key_in_sections(behind, sections)
 
     def _entries(self, table: Table) -> Iterator[SnapshotItem]:
-        key = b""
-        while page := self._page(table, key):
+        start: bytes | None = b""
+        while start is not None:
+            page, start = self._page(table, start, ALL_SECTIONS)
             yield from page
-            key = page[-1].key + b"\0"
 
-    def _page(self, table: Table, start: bytes) -> list[SnapshotItem]:
+    def _page(self, table: Table, start: bytes, sections: int) -> tuple[list[SnapshotItem], bytes | None]:
+        """Entries from ``start`` on, up to one of another section, and where to go on; None: there are no more."""
         found: list[SnapshotItem] = []
         size = 0
-        for key, value in islice(self.tables.seek(table, start), self.page_entries):
+        for key, value in self.tables.seek(table, start):
+            if len(found) == self.page_entries or size >= _PAGE_BYTES or not sections >> section_of(table, key) & 1:
+                return found, key
             found.append(SnapshotItem(table, key, value[CHANGED_BYTES:], changed_at(value)))
             size += len(value)
-            if size >= _PAGE_BYTES:
-                break
-        return found
+        return found, None
 
 
 def apply_records(tables: Tables, records: Sequence[tuple[int, int, Folded]]) -> None:
@@ -300,14 +326,12 @@ def apply_records(tables: Tables, records: Sequence[tuple[int, int, Folded]]) ->
     if marks.mark < 0 and records[0][0] > 0:
         marks.whole = False
     for transaction_id, size, record in records:
-        if marks.whole or marks.begun >= 0 or isinstance(record, SnapshotBegin):
-            if isinstance(record, list):
-                fold_sets(tables, transaction_id, record)
-            else:
-                fold(tables, transaction_id, record)
+        if isinstance(record, list):
+            fold_sets(tables, transaction_id, record)
+        else:
+            fold(tables, transaction_id, record)
         if not isinstance(record, SnapshotChunk):
-            marks.tail_bytes += size + _RECORD_BYTES
-            marks.begun_tail_bytes += size + _RECORD_BYTES
+            marks.log_bytes += size + _RECORD_BYTES
     marks.mark = records[-1][0]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from waltz_ray.kv.fold_clients import Clients
-from waltz_ray.kv.model import Item, ItemKey, LockHeld, Ownership
+from waltz_ray.kv.model import SECTIONS, Item, ItemKey, LockHeld, Ownership
 from waltz_ray.kv.routing import Unit
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "item_key_of",
     "item_of",
     "item_value",
+    "key_in_sections",
     "lock_deadline",
     "lock_key",
     "lock_name",
@@ -37,10 +38,11 @@ __all__ = [
     "number",
     "owner_value",
     "ownership_of",
+    "section_of",
     "unit_key",
 ]
 
-FOLD_VERSION = 3
+FOLD_VERSION = 4
 """Rises with whatever makes another state of the same log: a projection of another version is folded anew."""
 
 
@@ -63,9 +65,9 @@ class Table(enum.IntEnum):
     LOCK_DEADLINES = 7
     """Deadline, key in LOCKS -> nothing."""
     TOMBSTONES = 10
-    """While a snapshot is open: table, key -> the transaction that has removed it."""
+    """While a chunk may bring it back: table, key -> the transaction that has removed it."""
     DEFERRED = 11
-    """While a snapshot is open: table, key -> records about what may still come in a chunk, to be done to it then."""
+    """Table, key -> records about what may still come in a chunk, to be done to it then."""
 
 
 @dataclass
@@ -76,18 +78,23 @@ class FoldMarks:
     """The last transaction folded."""
     begun: int = -1
     """The begin of the snapshot that is open."""
-    ended: int = -1
-    """The begin of the last one that is whole."""
+    begun_sections: int = 0
+    """What it is of."""
+    begun_bytes: int = 0
+    """``log_bytes`` at its begin."""
     live_bytes: int = 0
-    """Of the state: about what a snapshot of it takes in the log."""
-    tail_bytes: int = 0
-    """Of the log: all but chunks, from the begin of the last whole snapshot on."""
-    begun_tail_bytes: int = 0
-    """The same from the begin of the open one on."""
+    """Of the state: about what a snapshot of all its sections takes in the log."""
+    log_bytes: int = 0
+    """Of all that was folded, but for chunks."""
     whole: bool = True
-    """False after a beginning that was not the log's, until a snapshot has ended: much is not known yet."""
+    """False after a beginning that was not the log's, until a snapshot of each section has ended: much is not known
+    yet."""
     newest_ms: int = 0
     """The latest time at which anything was decided, by the clocks of who decided it."""
+    ended: tuple[int, ...] = (-1,) * SECTIONS
+    """Of each section the begin of its last snapshot that is whole."""
+    ended_bytes: tuple[int, ...] = (0,) * SECTIONS
+    """``log_bytes`` at these."""
 
 
 class Tables(Protocol):
@@ -130,6 +137,29 @@ def changed_at(value: bytes) -> int:
 def number(of: int) -> bytes:
     """A transaction ID as a value."""
     return _LONG.pack(of)
+
+
+# ---- sections
+
+
+def section_of(table: int, key: bytes) -> int:
+    """Which part of the state an entry belongs to: an item by the first bits of its hash, all else to the first."""
+    return key[4] * SECTIONS >> 8 if table == Table.ITEMS else 0
+
+
+def key_in_sections(key: bytes, sections: int) -> bytes | None:
+    """The least key of an item in one of these sections, a bit for each, that is not below ``key``; None: none is."""
+    map_hash = int.from_bytes(key[:4].ljust(4, b"\0"), "big")
+    section = section_of(Table.ITEMS, key) if len(key) > 4 else 0
+    wanted = [each for each in range(SECTIONS) if sections >> each & 1]
+    if section in wanted:
+        return key
+    later = [each for each in wanted if each > section]
+    if not later:
+        map_hash += 1
+    if map_hash >> 32:
+        return None
+    return map_hash.to_bytes(4, "big") + bytes(((later or wanted)[0] * 256 // SECTIONS,))
 
 
 # ---- items

@@ -12,13 +12,14 @@ import lmdb
 
 from waltz_ray.errors import ProjectionFailed
 from waltz_ray.kv.fold_clients import Clients
+from waltz_ray.kv.model import SECTIONS
 from waltz_ray.kv.state import Folded, TableState, apply_records
 from waltz_ray.kv.tables import FOLD_VERSION, FoldMarks, Table, Tables
 from waltz_ray.projections.projection_file import ProjectionFile
 
 __all__ = ["LmdbState"]
 
-_MARKS = struct.Struct(">6q?q")
+_MARKS = struct.Struct(f">6q?q{2 * SECTIONS}q")
 _MARKS_KEY = b"marks"
 _NAMES: dict[int, bytes] = {table: table.name.lower().encode() for table in Table}
 
@@ -139,7 +140,7 @@ class LmdbState(TableState):
                     tables.delete(Table.CLIENTS, key)
                 else:
                     tables.put(Table.CLIENTS, key, entry)
-            transaction.put(_MARKS_KEY, _MARKS.pack(*vars(tables.marks).values()), db=self._file.database(b"meta"))
+            transaction.put(_MARKS_KEY, _packed(tables.marks), db=self._file.database(b"meta"))
             return tables.marks, tables.clients
 
         self._looked_at = None
@@ -163,8 +164,20 @@ class LmdbState(TableState):
         self._databases = {table: self._file.database(name) for table, name in _NAMES.items()}
         transaction = self._file.reading()
         found = transaction.get(_MARKS_KEY, db=self._file.database(b"meta"))
-        self._marks = FoldMarks() if found is None else FoldMarks(*_MARKS.unpack(found))
+        self._marks = FoldMarks() if found is None else _unpacked(found)
         self._clients = self._kept_clients(transaction)
 
     def _kept_clients(self, transaction: lmdb.Transaction) -> Clients:
         return Clients(cast("Iterable[tuple[bytes, bytes]]", transaction.cursor(self._databases[Table.CLIENTS])))
+
+
+def _packed(marks: FoldMarks) -> bytes:
+    *numbers, ended, ended_bytes = vars(marks).values()
+    return _MARKS.pack(*numbers, *ended, *ended_bytes)
+
+
+def _unpacked(data: Any) -> FoldMarks:
+    numbers: tuple[Any, ...] = _MARKS.unpack(data)
+    marks = FoldMarks(*numbers[: -2 * SECTIONS])
+    marks.ended, marks.ended_bytes = numbers[-2 * SECTIONS : -SECTIONS], numbers[-SECTIONS:]
+    return marks

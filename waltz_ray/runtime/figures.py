@@ -210,7 +210,9 @@ KV: tuple[Metric[KvSpaceStatus], ...] = (
     Metric("waltz_kv_commands", "data commands since the actor began to serve the space", lambda s: s.commands),
     Metric("waltz_kv_waiting", "commands that wait for something else than the log", lambda s: s.waiting),
     Metric("waltz_kv_live_bytes", "bytes of the live state, of all partitions", lambda s: s.live_bytes),
-    Metric("waltz_kv_tail_bytes", "bytes of the log since the last whole snapshots", lambda s: s.tail_bytes),
+    Metric(
+        "waltz_kv_tail_bytes", "bytes of the logs from where they are needed, but for snapshots", lambda s: s.tail_bytes
+    ),
     Metric(
         "waltz_kv_access_refusals_total",
         "what clients asked that they have not the right to",

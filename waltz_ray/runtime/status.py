@@ -336,7 +336,8 @@ class KvSpaceStatus:
     ``mask``: of the space; ``primaries``, ``secondaries``: buckets under it that this actor serves, or keeps a second
     copy of; ``lease``: whether it may answer reads at once, else it asks the log; ``marks``: of each partition of the
     space, counted from 0, the last transaction folded; ``waiting``: commands that wait for something else than the log;
-    ``live_bytes``, ``tail_bytes``: of the state of all partitions, and of the log since its last whole snapshots;
+    ``live_bytes``, ``tail_bytes``: of the state of all partitions, and of their logs from where they are needed, but
+    for snapshots; ``snapshots``: of sections, that this actor has written;
     ``access_refused``: what clients asked that they have not the right to, by reason.
     """
 

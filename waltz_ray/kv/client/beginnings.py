@@ -1,4 +1,4 @@
-"""What a watch of the earliest begins with, where the log begins with a snapshot: its items. Pure."""
+"""What a watch of the earliest begins with, where the log was compacted: the items of its snapshots. Pure."""
 
 from __future__ import annotations
 

@@ -36,9 +36,9 @@ __all__ = [
 
 WatchStart = Literal["earliest", "latest"] | Mapping[int, int]
 """Where a watch begins. "latest": with what is committed from then on. A mapping: with a transaction ID for each
-partition of the space. "earliest": with the first transaction of each partition; or, where the log of a partition
-begins with a snapshot, since what was before it is compacted away, with all the items that there were at its end, each
-as an ItemSet (of its last change, in the order of their versions), and then with what came after it."""
+partition of the space. "earliest": with the first transaction of each partition; or, where that is compacted away,
+with all the items that there were when the snapshots in its place had ended, each as an ItemSet (of its last change, in
+the order of their versions), and then with what came after."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Writes the live state of partitions into their logs anew, and lets go of the log before that (``kv/compaction.py``).
+"""Writes the live state of partitions into their logs anew, a section at a time, and lets go of the log before that
+(``kv/compaction.py``).
 
 Who owns the unit of the partition's number does it: one at a time, and if two did, the older snapshot is abandoned.
 Killed at any step it leaves a snapshot that has not ended, which changes nothing; or a whole one that nobody has
@@ -48,7 +49,7 @@ class Compactor:
         least_tail_bytes: int,
     ) -> None:
         self.snapshots = 0
-        """Whole ones that were written here."""
+        """Of sections, whole ones that were written here."""
         self._node = node
         self._log = space_log
         self._trim = trim
@@ -76,21 +77,22 @@ class Compactor:
             self._writing.pop(partition).result()
         if not self._node.caught_up:
             return
-        tails = self._due()
-        self._bound(tails)
-        for partition in sorted(tails, key=lambda each: -tails[each])[: _AT_ONCE - len(self._writing)]:
+        due = self._due()
+        self._bound(due)
+        for partition in sorted(due, key=lambda each: -due[each])[: _AT_ONCE - len(self._writing)]:
             self._writing[partition] = asyncio.ensure_future(self._compact(partition))
         self._trim_ended()
 
     def _due(self) -> dict[int, int]:
         """Partitions of ours that are to be compacted, and their tails."""
-        tails = {}
+        due = {}
         for partition, state in self._node.states.items():
             if partition not in self._writing and self._is_ours(partition):
-                tail = self._node.tail_bytes(partition)
-                if compaction.is_due(state.live_bytes, tail, self._least):
-                    tails[partition] = tail
-        return tails
+                ahead = self._node.ahead_bytes(partition)
+                since, tail = state.since_snapshot_bytes + ahead, state.tail_bytes + ahead
+                if compaction.is_due(state.live_bytes, since, tail, self._least):
+                    due[partition] = tail
+        return due
 
     def _trim_ended(self) -> None:
         """Let go of what snapshots have replaced, unless that is going on."""
@@ -100,16 +102,16 @@ class Compactor:
             self._trimming.result()
             self._trimming = None
         states = self._node.states
-        marks = {partition: state.last_snapshot for partition, state in states.items() if self._is_ours(partition)}
+        marks = {partition: state.needed_from for partition, state in states.items() if self._is_ours(partition)}
         marks = {partition: mark for partition, mark in marks.items() if mark > self._trimmed.get(partition, -1)}
         if marks:
             self._trimming = asyncio.ensure_future(self._trim_to(marks))
 
-    def _bound(self, tails: Mapping[int, int]) -> None:
+    def _bound(self, due: Mapping[int, int]) -> None:
         """Where a snapshot is due, or being written, no more is written than there is room for."""
-        for partition in self._bounded.difference(tails, self._writing):
+        for partition in self._bounded.difference(due, self._writing):
             self._unbound(partition)
-        for partition, tail in tails.items():
+        for partition, tail in due.items():
             live = self._node.states[partition].live_bytes
             self._bounded.add(partition)
             self._node.bound_writes(partition, compaction.room_bytes(live, tail, self._least))
@@ -145,10 +147,11 @@ class Compactor:
 
     async def _write(self, partition: int) -> None:
         state = self._node.states[partition]
-        begin = await self._append(partition, SnapshotBegin())
+        sections = 1 << state.oldest_section
+        begin = await self._append(partition, SnapshotBegin(sections))
         await self._node.folded_to(partition, begin)
         under_way: deque[asyncio.Future[int]] = deque()
-        for chunk in compaction.chunks(state.snapshot_items(), begin):
+        for chunk in compaction.chunks(state.snapshot_items(sections), begin):
             if state.snapshot_begun != begin:
                 raise _GivenUp("another snapshot was begun")
             await self._room.acquire()

@@ -234,9 +234,9 @@ class SpaceNode:
         """See ``WritesBounded``."""
         self._put(WritesBounded(partition, room_bytes))
 
-    def tail_bytes(self, partition: int) -> int:
-        """Of the partition's log behind its last whole snapshot, as far as it is known here."""
-        return self.states[partition].tail_bytes + self.keeper.ahead_bytes(partition)
+    def ahead_bytes(self, partition: int) -> int:
+        """Of the partition's log what its state has not folded, as far as it is known here."""
+        return self.keeper.ahead_bytes(partition)
 
     # ---- CommandPort: what the gateway asks
 
