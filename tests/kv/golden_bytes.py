@@ -97,6 +97,7 @@ COMMANDS: dict[str, Command] = {
             Op(OpKind.TOUCH, b"c", expires_ms=1),
         ),
     ),
+    "put_again": Put(b"", CLIENT, 5, 4, False, (Op(OpKind.DELETE, b"b"),), True),
     "get_many": GetMany(b"", (b"a", b"")),
     "scan": ScanCommand(3, b"m", b"us", b"", 100),
     "lock_native": LockNative(b"l1", CLIENT, 6, 4, 10_000, 30_000),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from waltz_ray.kv.fold_clients import refused_number
 from waltz_ray.kv.model import (
     Delete,
     Expired,
@@ -20,6 +21,7 @@ from waltz_ray.kv.model import (
     Several,
     Touch,
     Unlock,
+    WriteRefused,
 )
 from waltz_ray.kv.routing import Unit
 from waltz_ray.kv.state import KvState
@@ -58,6 +60,8 @@ class PlainFold:
             self.owners[record.unit] = Ownership(record.actor, record.incarnation, record.epoch, at)
         elif isinstance(record, Release):
             self._release(at, record)
+        if isinstance(record, WriteRefused):
+            self._request(refused_number(record.code, record.version), record.request, record.at_ms)
         if isinstance(record, Set | Delete | Touch | Lock | Unlock):
             self._request(at, record.request, record.at_ms)
 

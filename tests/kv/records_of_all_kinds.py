@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from waltz_ray.kv.fold_clients import MOST_REFUSED_VERSION
 from waltz_ray.kv.model import (
     ALL_SECTIONS,
     BARRIER,
@@ -25,6 +26,7 @@ from waltz_ray.kv.model import (
     SnapshotItem,
     Touch,
     Unlock,
+    WriteRefused,
 )
 from waltz_ray.kv.routing import MASKS, Unit
 
@@ -53,6 +55,7 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
     st.builds(Expired, st.lists(st.tuples(KEYS, IDS), max_size=4).map(tuple)),
     st.builds(Lock, NAMES, st.integers(0, 2**16 - 1), ULONGS, ULONGS, REQUESTS, TIMES),
     st.builds(Unlock, NAMES, ULONGS, REQUESTS, TIMES),
+    st.builds(WriteRefused, st.integers(0, 255), st.integers(-1, MOST_REFUSED_VERSION), REQUESTS, TIMES),
     st.builds(Own, UNITS, UINTS, st.text(max_size=20), ULONGS),
     st.builds(Release, UNITS, UINTS, st.text(max_size=20), ULONGS),
     st.just(BARRIER),

@@ -388,6 +388,25 @@ def test_a_write_is_repeated_to_the_next_owner_under_its_number(cluster: FakeKvC
     assert len(set(numbers)) == 2
 
 
+def test_what_was_sent_before_and_not_answered_says_so(cluster: FakeKvCluster, kv: Any) -> None:
+    """Its refusal is written into the log, so that no copy of it is done later. Who was sent on was answered."""
+    kv.set("ann", 1)
+    kv.set_many({"ann": 2, "bob": 2})
+    cluster.move(fnv1a_32(b"ann") & 15, (cluster.owner(b"ann") + 1) % 3, told=False)
+    kv.set("ann", 3)
+    puts = [c for actor in cluster.actors for c in actor.seen if isinstance(c, Put)]
+    assert len(puts) >= 4
+    assert not any(each.repeated for each in puts)
+    actor = cluster.actors[cluster.owner(b"ann")]
+    writes: list[Callable[[], object]] = [lambda: kv.delete("ann"), lambda: kv.set_many({"ann": 4})]
+    for write in writes:
+        actor.faults.append("after")
+        write()
+        *_, lost, again = [c for c in actor.seen if isinstance(c, Put)]
+        assert (lost.sequence, lost.repeated) == (again.sequence, False)
+        assert again.repeated
+
+
 def test_many_at_once_through_deaths_moves_and_lost_answers(cluster: FakeKvCluster, kv: Any) -> None:
     kv.set_many(dict.fromkeys(NAMES, 0))
     ends = threading.Event()

@@ -26,7 +26,7 @@ from waltz_ray.kv.keeper_types import (
     WritesBounded,
 )
 from waltz_ray.kv.messages import FailCode, Opcode
-from waltz_ray.kv.model import BARRIER, Barrier, Expired, Lock, Set
+from waltz_ray.kv.model import BARRIER, Barrier, Delete, Expired, ItemKey, Lock, RequestId, Set, WriteRefused
 from waltz_ray.kv.records import encode_record
 from waltz_ray.kv.routing import Unit, fnv1a_32
 from waltz_ray.kv.state import MemoryState
@@ -310,3 +310,66 @@ def test_what_is_ahead_of_the_fold_is_known_whatever_becomes_of_it() -> None:
     assert owner.keeper.ahead_bytes(0) == each
     owner.fold(first.record)
     assert owner.keeper.ahead_bytes(0) == 0
+
+
+def erase(repeated: bool) -> m.Put:
+    return m.Put(b"", 77, 5, 5, False, (m.Op(m.OpKind.DELETE, NAME),), repeated)
+
+
+def refused_with(effects: list[Effect]) -> m.OpResult:
+    (answer,) = effects
+    assert isinstance(answer, Answer)
+    assert isinstance(answer.reply, m.PutDone)
+    (result,) = answer.reply.results
+    return result
+
+
+def test_a_copy_of_a_write_that_comes_after_its_refusal_is_not_done() -> None:
+    """Its client was told that there was nothing; what another has written since is no business of it (found by the
+    simulation: a copy that a paused actor, or its socket, had held)."""
+    owner = Owner()
+    kept = the_append(owner.ask(erase(repeated=True)))
+    assert kept.record == WriteRefused(FailCode.MISSING, -1, RequestId(77, 5, 5), NOW)
+    assert kept.units == (UNIT,)
+    effects = owner.keeper.step(RecordCommitted(kept.number, 0), NOW)
+    assert refused_with(effects) == m.OpResult(FailCode.MISSING)
+    other = the_append(owner.ask(a_set(b"of another")))
+    owner.keeper.step(RecordCommitted(other.number, 1), NOW)
+    for folded in (False, True):
+        if folded:
+            owner.fold(kept.record, other.record)
+        late = owner.ask(erase(repeated=False), connection=2)
+        assert refused_with(late) == m.OpResult(FailCode.MISSING), "what it was answered, and no record"
+    assert owner.state.request(77, 5) is not None
+
+
+def test_what_stood_in_the_way_is_told_again_to_who_repeats_once_more() -> None:
+    owner = Owner()
+    there = the_append(owner.ask(a_set(b"1")))
+    owner.keeper.step(RecordCommitted(there.number, 3), NOW)
+    absent = m.Put(b"", 77, 5, 5, False, (m.Op(m.OpKind.SET, NAME, data=b"2", expected=m.ABSENT),), True)
+    kept = the_append(owner.ask(absent))
+    owner.keeper.step(RecordCommitted(kept.number, 4), NOW)
+    gone = the_append(owner.ask(m.Put(b"", 0, 0, 0, False, (m.Op(m.OpKind.DELETE, NAME),))))
+    owner.keeper.step(RecordCommitted(gone.number, 5), NOW)
+    assert refused_with(owner.ask(absent)) == m.OpResult(FailCode.CONFLICT, 3)
+
+
+def test_a_refusal_that_is_to_be_kept_and_is_refused_by_the_log_is_decided_again() -> None:
+    owner = Owner()
+    kept = the_append(owner.ask(erase(repeated=True)))
+    assert owner.keeper.step(RecordRefused(kept.number, 0), NOW) == [WantFolded(0, 0)]
+    again = the_append(owner.fold(Set(ItemKey(0, HASH, NAME), 4, b"since")))
+    assert isinstance(again.record, Delete)
+    kept = the_append(owner.ask(m.Put(b"", 77, 9, 9, False, (m.Op(m.OpKind.TOUCH, b"other"),), True)))
+    lost = owner.keeper.step(FateUnknown(kept.number, "no answer"), NOW)
+    assert refused_with(lost).code == FailCode.UNKNOWN_FATE
+
+
+def test_a_refusal_of_what_was_sent_once_or_has_its_answer_is_not_kept() -> None:
+    owner = Owner()
+    assert refused_with([stands(owner, owner.ask(erase(repeated=False)))]).code == FailCode.MISSING
+    settled = the_append(owner.ask(m.Put(b"", 77, 9, 9, False, (m.Op(m.OpKind.SET, b"x"),))))
+    owner.keeper.step(RecordCommitted(settled.number, 0), NOW)
+    owner.fold(settled.record)
+    assert refused_with([stands(owner, owner.ask(erase(repeated=True)))]).code == FailCode.CONFLICT

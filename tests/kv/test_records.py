@@ -29,6 +29,7 @@ from waltz_ray.kv.model import (
     SnapshotItem,
     Touch,
     Unlock,
+    WriteRefused,
 )
 from waltz_ray.kv.records import SetRow, decode_record, encode_record, header_of, set_rows
 from waltz_ray.kv.routing import Unit
@@ -52,6 +53,10 @@ GOLDEN: list[tuple[Record, str]] = [
     (Expired(((KEY, 5),)), f"04 00 00000001 {KEY_HEX} 0000000000000005"),
     (Lock(b"door", 0xABCD, 9, 3 << 16), "05 00 00 abcd 0000000000000009 0000000000030000 646f6f72"),
     (Unlock(b"door", 3 << 16), "06 00 00 0000000000030000 646f6f72"),
+    (
+        WriteRefused(6, 255, RequestId(1, 2, 3), 4),
+        "0e 00 03 0000000000000001 0000000000000002 0000000000000003 0000000000000004 06 00000000000000ff",
+    ),
     (Own(Unit(0xFF, 0x6B), 2, "ab", 4), "07 00 000000ff 0000006b 00000002 0000000000000004 6162"),
     (Release(Unit(0xFF, 0x6B), 2, "ab", 4), "08 00 000000ff 0000006b 00000002 0000000000000004 6162"),
     (BARRIER, "09 00"),
@@ -192,7 +197,12 @@ def test_what_is_no_record_is_not_read_as_rows() -> None:
         (b"\x04\x00\xff\xff\xff\xff", "kind 4 is cut short"),
         (b"\x06\x00\x00" + bytes(8 + 481), "a name of 481 bytes, over 480"),
         (b"\x07\x00" + bytes(20) + b"\xff", "not UTF-8"),
+        (b"\x0a\x00\x00", "a byte of sections, 1 to 14, not 00"),
+        (b"\x0a\x00\x0f", "a byte of sections, 1 to 14, not 0f"),
+        (b"\x0a\x00\x01\x01", "a byte of sections, 1 to 14, not 0101"),
         (b"\x0d\x00\x00\x00\x00\x00", "kind 13 has no writes"),
+        (b"\x0e\x00\x00\x06" + b"\x7f" + bytes(7), "which no item has"),
+        (b"\x0e\x00\x00\x06" + b"\xff" * 7 + b"\xfe", "version -2, which no item has"),
         (b"\x0d\x00\x00\x00\x00\x01\x00\x00\x00\x02\x09\x00", "no write: 0900"),
         (b"\x0d\x00\x00\x00\x00\x01\x00\x00\x00\x06\x0d\x00\x00\x00\x00\x00", "no write: 0d00"),
         (b"\x0d\x00\x00\x00\x00\x01\x00\x00\x00\x00", "no write: nothing"),

@@ -159,7 +159,7 @@ def test_damaged_payloads_are_sense_or_refused(line: Golden) -> None:
         (Opcode.HASHMASK, "0000000e 00000001 00000000", "a mask of 0xE"),
         (Opcode.HASHMASK, "0000000f 00000001 fffffffe", "instance -2"),
         (Opcode.HELLO, "00", "it has no payload"),
-        (Opcode.PUT, "0000" + "00" * 24 + "02 00000000", "flags 0x02"),
+        (Opcode.PUT, "0000" + "00" * 24 + "04 00000000", "flags 0x04"),
         (Opcode.PUT, "0000" + "00" * 24 + "00 00000001 03 04 0000 00000000", "there is no write 0x03"),
         (Opcode.PUT, "0000" + "00" * 24 + "00 00000001 40 04 0000 00000000", "there is no write 0x40"),
         (Opcode.PUT, "0000" + "00" * 24 + "00 00000001 00 03 0000 00000004 00000000", "type 3 has 8 bytes, not 4"),

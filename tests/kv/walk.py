@@ -29,6 +29,7 @@ from waltz_ray.kv.model import (
     SnapshotItem,
     Touch,
     Unlock,
+    WriteRefused,
 )
 from waltz_ray.kv.records import encode_record
 from waltz_ray.kv.routing import Unit
@@ -152,6 +153,7 @@ class Walk:
                 Unlock(name, code, request, self.now_ms),
                 Own(unit, actor, incarnation, epoch + 1),
                 Release(unit, actor, incarnation, epoch),
+                WriteRefused(chance.randrange(256), chance.randrange(-1, len(self.log)), request, self.now_ms),
                 BARRIER,
             )
         )

@@ -73,7 +73,6 @@ __all__ = ["SimKvClient"]
 
 _AGAIN = "nothing has happened; try again"
 _PERHAPS = "it may have happened"
-_NO_EFFECT = (Unmet, Denied, Shown)
 Answered = Result | str
 
 
@@ -395,7 +394,10 @@ class SimKvClient(Process):
         result: Result | None = None
         while self.world.scheduler.now < until_s:
             request = RequestId(self._client, begun.sequence, min(self._unanswered))
-            answered = await self._attempt(fnv1a_32(begun.call.key.encode()), command(request), ended)
+            one = command(request)
+            if perhaps and isinstance(one, Put):
+                one = Put(one.map_name, one.client, one.sequence, one.settled, one.fullwait, one.ops, repeated=True)
+            answered = await self._attempt(fnv1a_32(begun.call.key.encode()), one, ended)
             if not isinstance(answered, str):
                 result = answered
                 break
@@ -410,8 +412,8 @@ class SimKvClient(Process):
         self._unanswered.discard(begun.sequence)
         self._open.discard(call)
         self.busy -= 1
-        if perhaps and isinstance(result, _NO_EFFECT) and not isinstance(call.asked, Peek):
-            result = None  # an attempt before may have been done, or may be done yet
+        if perhaps and isinstance(result, Denied):
+            result = None  # an attempt before may have got the lock, or may get it yet
         elif result is None and not perhaps:
             call.never()
             return None

@@ -29,6 +29,7 @@ __all__ = [
     "locks_are_given_to_everybody",
     "repeated_writes_are_not_recognised",
     "refusals_are_told_by_anybody",
+    "refusals_of_repeated_writes_are_not_kept",
     "requests_are_forgotten_at_once",
     "settled_writes_are_done_again",
     "snapshots_overwrite_what_is_newer",
@@ -137,6 +138,11 @@ def the_log_is_given_up_from_the_newest_section_on(patch: Patch) -> None:
 def refusals_are_told_by_anybody(patch: Patch) -> None:
     """Also by an actor that has lost the bucket and does not know it."""
     break_rule(patch, keeper, "reveals", lambda outcome: False)
+
+
+def refusals_of_repeated_writes_are_not_kept(patch: Patch) -> None:
+    """A copy that was held up is done when its client has long been told that it was not."""
+    break_rule(patch, keeper, "must_be_kept", lambda outcome, request, repeated, settled: False)
 
 
 def leases_have_no_margin(patch: Patch) -> None:

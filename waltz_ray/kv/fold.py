@@ -19,7 +19,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 
-from waltz_ray.kv.fold_clients import Clients, last_write_ms
+from waltz_ray.kv.fold_clients import Clients, last_write_ms, refused_number
 from waltz_ray.kv.fold_entries import put_item, put_lock, put_owner, remove
 from waltz_ray.kv.model import (
     SECTIONS,
@@ -40,6 +40,7 @@ from waltz_ray.kv.model import (
     SnapshotItem,
     Touch,
     Unlock,
+    WriteRefused,
 )
 from waltz_ray.kv.records import SetRow, decode_record, encode_record
 from waltz_ray.kv.tables import (
@@ -73,7 +74,7 @@ __all__ = [
     "needed_from",
 ]
 
-_ASKED_FOR = (Set, Delete, Touch, Lock, Unlock)  # by clients
+_ASKED_FOR = (Set, Delete, Touch, Lock, Unlock, WriteRefused)  # by clients
 _DEFERRED = struct.Struct(">qI")
 
 
@@ -172,7 +173,8 @@ def fold(tables: Tables, transaction_id: int, record: Record) -> None:
         if record.at_ms:
             _time_was(tables.marks, tables.clients, record.at_ms)
         if record.request.client:
-            tables.marks.live_bytes += tables.clients.remember(record.request, transaction_id, record.at_ms)
+            number = refused_number(record.code, record.version) if isinstance(record, WriteRefused) else transaction_id
+            tables.marks.live_bytes += tables.clients.remember(record.request, number, record.at_ms)
 
 
 def fold_sets(tables: Tables, transaction_id: int, rows: Sequence[SetRow]) -> None:

@@ -1,8 +1,9 @@
 """What is remembered of native clients' requests, so that a write which is repeated is not done twice. Pure.
 
-Of each client: what it has *settled*, the minute of its last write by the clock of the records, and the version of each
-write that is not settled. It is forgotten ten minutes after its last write. It is not kept in the items: another write
-of the same item would take it away, between a write and its repetition.
+Of each client: what it has *settled*, the minute of its last write by the clock of the records, and the version of
+each write that is not settled; of one that was refused a number below 0, which says how (``refused_number``). It is
+forgotten ten minutes after its last write. It is not kept in the items: another write of the same item would take it
+away, between a write and its repetition.
 
 All of it is in memory, for every write asks and changes it; who keeps it in a file writes what ``taken_changes`` says.
 """
@@ -13,10 +14,23 @@ import heapq
 import struct
 from collections.abc import Iterable, Iterator
 
-__all__ = ["FORGOTTEN_MINUTES", "Clients", "client_key", "is_forgotten", "is_settled", "last_write_ms"]
+__all__ = [
+    "FORGOTTEN_MINUTES",
+    "MOST_REFUSED_VERSION",
+    "Clients",
+    "client_key",
+    "is_forgotten",
+    "is_settled",
+    "last_write_ms",
+    "refusal_of",
+    "refused_number",
+]
 
 FORGOTTEN_MINUTES = 10
 """After its last write a client's requests are remembered so long, and for up to a minute more."""
+
+MOST_REFUSED_VERSION = (1 << 54) - 1
+"""An item's version that a refusal can name."""
 
 _MINUTE_MS = 60_000
 _CLIENT_BYTES, _REQUEST_BYTES = 24, 16
@@ -34,6 +48,17 @@ def is_forgotten(minute: int, now_minute: int) -> bool:
 def is_settled(sequence: int, settled: int) -> bool:
     """Has the client its answer?"""
     return sequence < settled
+
+
+def refused_number(code: int, version: int) -> int:
+    """In place of the version that a write got: it was refused with that code, a byte, and an item's version or -1."""
+    return -1 - ((version + 1) << 8 | code)
+
+
+def refusal_of(number: int) -> tuple[int, int]:
+    """Code and version of ``refused_number``."""
+    found = -1 - number
+    return found & 0xFF, (found >> 8) - 1
 
 
 def last_write_ms(entry: bytes) -> int:
@@ -73,7 +98,8 @@ class Clients:
     # ---- looking
 
     def request(self, client: int, sequence: int) -> int | None:
-        """The version that this write got; None: it is not known, or settled, or forgotten."""
+        """The version that this write got, or the number of its refusal; None: it is not known, or settled, or
+        forgotten."""
         known = self._known.get(client)
         return None if known is None else known.requests.get(sequence)
 

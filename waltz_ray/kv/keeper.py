@@ -55,7 +55,7 @@ from waltz_ray.kv.messages import (
     Put,
     TryElsewhere,
 )
-from waltz_ray.kv.model import BARRIER, Lock, Record
+from waltz_ray.kv.model import BARRIER, Lock, Record, WriteRefused
 from waltz_ray.kv.orders import Orders
 from waltz_ray.kv.reading import Reads
 from waltz_ray.kv.routing import Unit, partition_of
@@ -63,6 +63,7 @@ from waltz_ray.kv.rules import (
     Outcome,
     Waits,
     decide,
+    must_be_kept,
     reveals,
 )
 from waltz_ray.kv.state import KvState
@@ -109,6 +110,26 @@ class _Refusal:
 
     def lost(self, reason: str) -> None:
         self._keeper.write_lost(self.line, self.write, reason)
+
+
+class _KeptRefusal:
+    """A refusal on its way to the log, so that no copy of its write is done later (``rules.must_be_kept``)."""
+
+    def __init__(self, keeper: Keeper, line: Line, write: PendingWrite, outcome: Outcome, record: WriteRefused) -> None:
+        self._keeper = keeper
+        self._line = line
+        self._write = write
+        self._outcome = outcome
+        self._record = record
+
+    def committed(self, version: int) -> None:
+        self._keeper.refusal_committed(self._line, self._write, self._outcome, self._record, version)
+
+    def refused(self, partition: int, conflict: int) -> None:
+        self._keeper.after(partition, conflict, self._write)
+
+    def lost(self, reason: str) -> None:
+        self._keeper.write_lost(self._line, self._write, reason)
 
 
 class Keeper:
@@ -236,7 +257,11 @@ class Keeper:
             return
         decided = decide(write.what, write.request, line, self._orders.now_ms, self._random16)
         proven, write.proven = write.proven, False
-        if isinstance(decided, Outcome) and reveals(decided) and not proven:
+        if isinstance(decided, Outcome) and self._is_to_be_kept(decided, line, write):
+            line.flying = write
+            record = WriteRefused(decided.code, decided.version, write.request, self._orders.now_ms)
+            self._orders.append(_KeptRefusal(self, line, write, decided, record), unit, record)
+        elif isinstance(decided, Outcome) and reveals(decided) and not proven:
             line.flying = write
             self._orders.effects.append(AskWhetherItStands(unit, _Refusal(self, line, write, decided, unit)))
         elif isinstance(decided, Outcome):
@@ -255,12 +280,29 @@ class Keeper:
         self._end(refusal.write, refusal.outcome)
         self._advance(refusal.line)
 
-    def write_committed(self, line: Line, write: PendingWrite, record: Record, version: int) -> None:
-        """It is in the log."""
+    @staticmethod
+    def _is_to_be_kept(outcome: Outcome, line: Line, write: PendingWrite) -> bool:
+        command, request = write.call.command, write.request
+        repeated = isinstance(command, Put) and command.repeated
+        return must_be_kept(outcome, request, repeated, line.settled(request.client))
+
+    def refusal_committed(
+        self, line: Line, write: PendingWrite, outcome: Outcome, record: WriteRefused, version: int
+    ) -> None:
+        """It is in the log that it was refused."""
+        self._landed(line, record, version)
+        self._end(write, outcome)
+        self._advance(line)
+
+    def _landed(self, line: Line, record: Record, version: int) -> None:
         line.flying = None
         line.committed(record, version)
         if line.fresh.version == version:
-            heapq.heappush(self._fresh[partition_of(write.key_hash, self._partitions)], (version, line.key))
+            heapq.heappush(self._fresh[partition_of(line.key[1], self._partitions)], (version, line.key))
+
+    def write_committed(self, line: Line, write: PendingWrite, record: Record, version: int) -> None:
+        """It is in the log."""
+        self._landed(line, record, version)
         code = (record.renewed or lock_code(version, record.random)) if isinstance(record, Lock) else 0
         self._copies.confirm(write, Outcome(FailCode.OK, version, "", code))
         if line.waiting:

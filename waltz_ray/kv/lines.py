@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from waltz_ray.kv.fold_clients import refused_number
 from waltz_ray.kv.messages import Command
 from waltz_ray.kv.model import (
     Delete,
@@ -21,6 +22,7 @@ from waltz_ray.kv.model import (
     Set,
     Touch,
     Unlock,
+    WriteRefused,
 )
 from waltz_ray.kv.routing import Unit
 from waltz_ray.kv.rules import Outcome, What, is_over
@@ -188,11 +190,14 @@ class Line:
             fresh.locks[record.name] = LockHeld(code, record.deadline_ms)
         elif isinstance(record, Unlock):
             fresh.locks[record.name] = None
-        else:
+        elif not isinstance(record, WriteRefused):
             return
         client, sequence, settled = record.request
         if client:
-            fresh.requests[client, sequence] = version
+            if isinstance(record, WriteRefused):
+                fresh.requests[client, sequence] = refused_number(record.code, record.version)
+            else:
+                fresh.requests[client, sequence] = version
             fresh.settled[client] = max(settled, fresh.settled.get(client, 0))
         fresh.version = version
         self.fresh = fresh

@@ -346,6 +346,9 @@ class Put:
     settled: int
     fullwait: bool
     ops: tuple[Op, ...]
+    repeated: bool = False
+    """Some of it was sent before, and nobody has said what became of that: a copy may still be on its way, or waiting
+    somewhere."""
 
 
 @value()

@@ -37,6 +37,7 @@ __all__ = [
     "Touch",
     "Unlock",
     "ValueType",
+    "WriteRefused",
 ]
 
 
@@ -195,6 +196,17 @@ class Unlock:
 
 
 @value()
+class WriteRefused:
+    """A native write that was sent more than once was refused: a copy of it that comes later is not done any more,
+    though it could be by then. ``code``, ``version``: its answer (``messages.OpResult``)."""
+
+    code: int
+    version: int
+    request: RequestId
+    at_ms: int = 0
+
+
+@value()
 class Own:
     """From here on ``unit`` is this actor's: appended under the write lock of the unit and the append lock of the unit
     it was a part of."""
@@ -271,6 +283,7 @@ Record = (
     | Expired
     | Lock
     | Unlock
+    | WriteRefused
     | Own
     | Release
     | Barrier

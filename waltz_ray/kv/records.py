@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from waltz_ray.errors import InvalidInput, WireError
+from waltz_ray.kv.fold_clients import MOST_REFUSED_VERSION
 from waltz_ray.kv.model import (
     ALL_SECTIONS,
     BARRIER,
@@ -34,6 +35,7 @@ from waltz_ray.kv.model import (
     SnapshotItem,
     Touch,
     Unlock,
+    WriteRefused,
 )
 from waltz_ray.kv.routing import Unit, fnv1a_32
 
@@ -62,6 +64,7 @@ _LONG = struct.Struct(">q")
 _COUNT = struct.Struct(">I")
 _OWNER = struct.Struct(">IIIQ")
 _ENTRY = struct.Struct(">BqHI")
+_REFUSED = struct.Struct(">Bq")
 
 _REQUEST_FLAG, _TIME_FLAG = 1, 2  # client, sequence, settled; at_ms
 _NOTHING, _ALL = 0, _REQUEST_FLAG | _TIME_FLAG
@@ -106,7 +109,7 @@ def _set(record: Set) -> bytes:
     return b"".join((head, name, _ITEM.pack(record.type, record.deadline_ms, len(map_name)), map_name, record.data))
 
 
-def _requested(kind: int, record: ItemWrite | Lock | Unlock) -> bytes:
+def _requested(kind: int, record: ItemWrite | Lock | Unlock | WriteRefused) -> bytes:
     """The head of a record that a client may have asked for."""
     flags = (record.request != NOBODYS and _REQUEST_FLAG) | (record.at_ms != 0 and _TIME_FLAG)
     parts = [_HEAD.pack(kind, VERSION, flags)]
@@ -167,6 +170,7 @@ _WRITERS: dict[type, Callable[[Any], bytes]] = {
     Expired: _expired,
     Lock: _lock,
     Unlock: lambda record: _requested(6, record) + _ULONG.pack(record.code) + _checked(record.name),
+    WriteRefused: lambda record: _requested(14, record) + _REFUSED.pack(record.code, record.version),
     Own: lambda record: _owner(7, record),
     Release: lambda record: _owner(8, record),
     Barrier: lambda record: bytes((9, VERSION)),
@@ -359,6 +363,15 @@ def _read_unlock(source: RecordReader) -> Unlock:
     return Unlock(source.name(source.rest()), code, request, at_ms)
 
 
+def _read_refused(source: RecordReader) -> WriteRefused:
+    request, at_ms = source.request()
+    code, version = source.unpack(_REFUSED)
+    source.end()
+    if not -1 <= version <= MOST_REFUSED_VERSION:
+        raise WireError(f"kv record kind 14 has version {version}, which no item has")
+    return WriteRefused(code, version, request, at_ms)
+
+
 def _read_owner(source: RecordReader, kind: type[T]) -> T:
     mask, bucket, actor, epoch = source.unpack(_OWNER)
     return kind(Unit(mask, bucket), actor, source.rest().decode(), epoch)
@@ -375,7 +388,7 @@ def _read_begin(source: RecordReader) -> SnapshotBegin:
         return SnapshotBegin()
     if len(sections) > 1 or not 0 < sections[0] < ALL_SECTIONS:
         raise WireError(
-            f"kv record kind 10 has one byte of sections, 1 to {ALL_SECTIONS - 1}, not {sections[:8].hex()}"
+            f"kv record kind 10 has nothing, or a byte of sections, 1 to {ALL_SECTIONS - 1}, not {sections[:8].hex()}"
         )
     return SnapshotBegin(sections[0])
 
@@ -410,4 +423,5 @@ _READERS: dict[int, Callable[[RecordReader], Record]] = {
     11: _read_chunk,
     12: _read_snapshot_end,
     13: _read_several,
+    14: _read_refused,
 }

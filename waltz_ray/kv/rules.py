@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from waltz_ray.kv.fold_clients import refusal_of
 from waltz_ray.kv.messages import ABSENT, ANY_VERSION, FailCode, Op, OpKind, SetCommand
 from waltz_ray.kv.model import (
     MAX_MAP_NAME_BYTES,
@@ -42,6 +43,7 @@ __all__ = [
     "is_free",
     "is_over",
     "is_stale",
+    "must_be_kept",
     "refused_size",
     "reveals",
     "same_map",
@@ -61,7 +63,7 @@ class Known(Protocol):
     def lock(self, name: bytes) -> LockHeld | None: ...
 
     def request(self, client: int, sequence: int) -> int | None:
-        """The version that this write of that client got; None: it is not known to have happened."""
+        """The version that this write of that client got, or the number of its refusal; None: neither is known."""
 
     def settled(self, client: int) -> int:
         """All writes of that client below this one have their answers; nothing is remembered of them."""
@@ -116,6 +118,8 @@ class Outcome:
     version: int = NO_VERSION
     text: str = ""
     lock_code: int = 0
+    remembered: bool = False
+    """It was refused before, and the log says so."""
 
 
 @value()
@@ -125,8 +129,14 @@ class Waits:
 
 def reveals(outcome: Outcome) -> bool:
     """Whether it tells what is there now, so that only the owner may say it. What has happened once is true for ever:
-    that a repeated write was done (OK)."""
-    return outcome.code != FailCode.OK
+    that a repeated write was done (OK), or refused (``WriteRefused``)."""
+    return outcome.code != FailCode.OK and not outcome.remembered
+
+
+def must_be_kept(outcome: Outcome, request: RequestId, repeated: bool, settled: int) -> bool:
+    """Whether the refusal of a write has to be in the log before its client may have it: of one that was sent before, a
+    copy may come later, when nothing is in its way any more, and change what others have written since."""
+    return repeated and request.client != 0 and reveals(outcome) and not is_stale(request, settled)
 
 
 def is_over(deadline_ms: int, now_ms: int) -> bool:
@@ -207,6 +217,9 @@ def _had(lock: LockHeld | None, code: int, now_ms: int) -> bool:
 
 def _repeated(what: What, known: Known, version: int) -> Outcome:
     """The write has happened: its answer was lost. What it was answered then, as far as that is still so."""
+    if version < 0:
+        code, there = refusal_of(version)
+        return Outcome(code, there, remembered=True)
     if isinstance(what, Acquire | Prolong):
         lock = known.lock(what.name)
         wanted = lock is not None and (lock.code >> 16 == version or getattr(what, "code", 0) == lock.code)

@@ -108,7 +108,8 @@ class KvState(Protocol):
     def ownership(self, unit: Unit) -> Ownership | None: ...
 
     def request(self, client: int, sequence: int) -> int | None:
-        """The version that this write got; None: it is not known, or settled, or forgotten."""
+        """The version that this write got, or the number of its refusal (``fold_clients.refusal_of``); None: it is not
+        known, or settled, or forgotten."""
 
     def settled(self, client: int) -> int:
         """All its writes below this one have their answers, and nothing is remembered of them; 0: it is not known."""

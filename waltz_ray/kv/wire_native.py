@@ -50,7 +50,7 @@ _SCAN_ITEM = struct.Struct(">BHIqq")
 _LOCK_TIMES = struct.Struct(">qq")
 
 _EXPIRES, _EXPECTED = 0x10, 0x20  # of an op's first byte: these fields follow
-_FULLWAIT = 0x01
+_FULLWAIT, _REPEATED = 0x01, 0x02
 _KINDS = frozenset(int(kind) for kind in OpKind)
 _SIZES = {int(ValueType.INT): 4, int(ValueType.LONG): 8}
 
@@ -83,12 +83,12 @@ def _read_put(payload: bytes) -> Put:
     map_name = reader.short_string()
     client, sequence, settled = reader.unpack(_REQUEST)
     (flags,) = reader.unpack(_BYTE)
-    if flags & ~_FULLWAIT:
-        raise BadPayload(f"flags 0x{flags:02x}, 0x01 is the only one")
+    if flags & ~(_FULLWAIT | _REPEATED):
+        raise BadPayload(f"flags 0x{flags:02x}, 0x01 and 0x02 are all there are")
     count = reader.count("writes", _OP_HEAD.size)
     ops = tuple([_read_op(reader) for _ in range(count)])
     reader.end()
-    return Put(map_name, client, sequence, settled, flags != 0, ops)
+    return Put(map_name, client, sequence, settled, flags & _FULLWAIT != 0, ops, flags & _REPEATED != 0)
 
 
 def _read_op(reader: PayloadReader) -> Op:
@@ -107,7 +107,8 @@ def _read_op(reader: PayloadReader) -> Op:
 
 def _write_put(put: Put) -> tuple[int, bytes]:
     parts = [_name(put.map_name), _REQUEST.pack(put.client, put.sequence, put.settled)]
-    parts.append(_BYTE.pack(_FULLWAIT if put.fullwait else 0) + _UINT.pack(len(put.ops)))
+    flags = (_FULLWAIT if put.fullwait else 0) | (_REPEATED if put.repeated else 0)
+    parts.append(_BYTE.pack(flags) + _UINT.pack(len(put.ops)))
     for op in put.ops:
         first = op.kind
         if op.expires_ms:

@@ -151,7 +151,8 @@ class PutErrand(Errand[PutJob]):
         """The numbers in one command are consecutive."""
         if len(jobs) == 1:
             numbers, (job,) = self._numbers, jobs
-            put = Put(self._map_name, numbers.client, job.sequence, numbers.settled, self._fullwait, (job.op,))
+            whose = self._map_name, numbers.client, job.sequence, numbers.settled
+            put = Put(*whose, self._fullwait, (job.op,), job.unknown)
             yield put, [job]
             return
         ordered = sorted(jobs, key=lambda job: job.sequence)
@@ -159,8 +160,9 @@ class PutErrand(Errand[PutJob]):
             for some in _cut([job for _, job in run]):
                 ops = tuple([job.op for job in some])
                 numbers = self._numbers
-                first = some[0].sequence
-                yield Put(self._map_name, numbers.client, first, numbers.settled, self._fullwait, ops), [*some]
+                first, repeated = some[0].sequence, any(job.unknown for job in some)
+                put = Put(self._map_name, numbers.client, first, numbers.settled, self._fullwait, ops, repeated)
+                yield put, [*some]
 
     def answered(self, jobs: Sequence[PutJob], reply: Reply) -> None:
         if not isinstance(reply, PutDone) or len(reply.results) != len(jobs):
