@@ -418,8 +418,8 @@ class KvConfig:
     """Commands of one connection that may be without an answer; at the limit nothing more is read from it."""
 
     compact_bytes: int = 4 * 1024 * 1024
-    """Of a space, divided by its partitions: a partition's live state is written anew, section by section, and the log
-    before that dropped, in as much time as writes take that are longer than this and than half the live state."""
+    """Of a space, divided by its partitions: while so much is written to a partition, and half of its live state at
+    least, that is written anew, section by section, and the log before it dropped."""
 
     def __post_init__(self) -> None:
         _require(self, "actors", 0, 999)

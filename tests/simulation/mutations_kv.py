@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.kv.mutations_kv import the_log_is_given_up_from_the_newest_section_on, tombstones_are_not_kept
 from tests.simulation.break_rule import break_rule
 from waltz_ray.client.append_fates import AppendFates
-from waltz_ray.kv import fold, fold_clients, keeper, lines, rules, state
+from waltz_ray.kv import fold, fold_clients, keeper, lines, rules
 from waltz_ray.kv.lines import Line
 from waltz_ray.kv.model import Record
 from waltz_ray.kv.orders import Orders
@@ -122,17 +123,6 @@ def deadlines_come_at_once(patch: Patch) -> None:
 
 def snapshots_overwrite_what_is_newer(patch: Patch) -> None:
     break_rule(patch, fold, "is_news", lambda stored, tombstone, version: True)
-
-
-def tombstones_are_not_kept(patch: Patch) -> None:
-    """A snapshot brings back what was removed while it was written."""
-    break_rule(patch, fold, "keeps_tombstones", lambda marks: False)
-
-
-def the_log_is_given_up_from_the_newest_section_on(patch: Patch) -> None:
-    """And what only the others' snapshots have with it."""
-    for module in (fold, state):
-        break_rule(patch, module, "needed_from", lambda marks: max(marks.ended))
 
 
 def refusals_are_told_by_anybody(patch: Patch) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 from waltz_ray.kv.model import SECTIONS, SnapshotChunk, SnapshotItem
 
-__all__ = ["CHUNK_BYTES", "chunks", "is_due", "room_bytes", "round_bytes"]
+__all__ = ["CHUNK_BYTES", "chunks", "is_due", "room_bytes"]
 
 CHUNK_BYTES = 256 * 1024
 
@@ -24,7 +24,7 @@ _ENTRY_BYTES = 15
 _CHUNK_HEAD_BYTES = 10
 
 
-def round_bytes(live_bytes: int, least_tail_bytes: int) -> int:
+def _round_bytes(live_bytes: int, least_tail_bytes: int) -> int:
     """So much is written by others while each section is written once: half of what is alive.
 
     The cost of snapshots stays in proportion to writes: two bytes for each that is written.
@@ -34,7 +34,7 @@ def round_bytes(live_bytes: int, least_tail_bytes: int) -> int:
 
 def is_due(live_bytes: int, since_snapshot_bytes: int, tail_bytes: int, least_tail_bytes: int) -> bool:
     """Has a section's part of a round been written since the last snapshot began, or much more than a round at all?"""
-    part = round_bytes(live_bytes, least_tail_bytes) // SECTIONS
+    part = _round_bytes(live_bytes, least_tail_bytes) // SECTIONS
     return since_snapshot_bytes >= part or room_bytes(live_bytes, tail_bytes, least_tail_bytes) <= 0
 
 
@@ -44,7 +44,7 @@ def room_bytes(live_bytes: int, tail_bytes: int, least_tail_bytes: int) -> int:
     At its end the log has one state, a section that is there twice, and a round and a quarter of writes: not quite
     twice what is alive, or, where little is, five quarters of it and of ``least_tail_bytes``.
     """
-    return round_bytes(live_bytes, least_tail_bytes) * 5 // 4 - tail_bytes
+    return _round_bytes(live_bytes, least_tail_bytes) * 5 // 4 - tail_bytes
 
 
 def chunks(items: Iterable[SnapshotItem], snapshot: int, most_bytes: int = CHUNK_BYTES) -> Iterator[SnapshotChunk]:

@@ -72,7 +72,7 @@ __all__ = ["Keeper"]
 
 
 class _Flight:
-    """A write's record on its way."""
+    """A write's record on its way; or that of its refusal, so that no copy of it is done later."""
 
     def __init__(self, keeper: Keeper, line: Line, write: PendingWrite, record: Record) -> None:
         self._keeper = keeper
@@ -110,26 +110,6 @@ class _Refusal:
 
     def lost(self, reason: str) -> None:
         self._keeper.write_lost(self.line, self.write, reason)
-
-
-class _KeptRefusal:
-    """A refusal on its way to the log, so that no copy of its write is done later (``rules.must_be_kept``)."""
-
-    def __init__(self, keeper: Keeper, line: Line, write: PendingWrite, outcome: Outcome, record: WriteRefused) -> None:
-        self._keeper = keeper
-        self._line = line
-        self._write = write
-        self._outcome = outcome
-        self._record = record
-
-    def committed(self, version: int) -> None:
-        self._keeper.refusal_committed(self._line, self._write, self._outcome, self._record, version)
-
-    def refused(self, partition: int, conflict: int) -> None:
-        self._keeper.after(partition, conflict, self._write)
-
-    def lost(self, reason: str) -> None:
-        self._keeper.write_lost(self._line, self._write, reason)
 
 
 class Keeper:
@@ -260,7 +240,7 @@ class Keeper:
         if isinstance(decided, Outcome) and self._is_to_be_kept(decided, line, write):
             line.flying = write
             record = WriteRefused(decided.code, decided.version, write.request, self._orders.now_ms)
-            self._orders.append(_KeptRefusal(self, line, write, decided, record), unit, record)
+            self._orders.append(_Flight(self, line, write, record), unit, record)
         elif isinstance(decided, Outcome) and reveals(decided) and not proven:
             line.flying = write
             self._orders.effects.append(AskWhetherItStands(unit, _Refusal(self, line, write, decided, unit)))
@@ -286,25 +266,17 @@ class Keeper:
         repeated = isinstance(command, Put) and command.repeated
         return must_be_kept(outcome, request, repeated, line.settled(request.client))
 
-    def refusal_committed(
-        self, line: Line, write: PendingWrite, outcome: Outcome, record: WriteRefused, version: int
-    ) -> None:
-        """It is in the log that it was refused."""
-        self._landed(line, record, version)
-        self._end(write, outcome)
-        self._advance(line)
-
-    def _landed(self, line: Line, record: Record, version: int) -> None:
+    def write_committed(self, line: Line, write: PendingWrite, record: Record, version: int) -> None:
+        """It is in the log."""
         line.flying = None
         line.committed(record, version)
         if line.fresh.version == version:
-            heapq.heappush(self._fresh[partition_of(line.key[1], self._partitions)], (version, line.key))
-
-    def write_committed(self, line: Line, write: PendingWrite, record: Record, version: int) -> None:
-        """It is in the log."""
-        self._landed(line, record, version)
-        code = (record.renewed or lock_code(version, record.random)) if isinstance(record, Lock) else 0
-        self._copies.confirm(write, Outcome(FailCode.OK, version, "", code))
+            heapq.heappush(self._fresh[partition_of(write.key_hash, self._partitions)], (version, line.key))
+        if isinstance(record, WriteRefused):
+            self._end(write, Outcome(record.code, record.version))
+        else:
+            code = (record.renewed or lock_code(version, record.random)) if isinstance(record, Lock) else 0
+            self._copies.confirm(write, Outcome(FailCode.OK, version, "", code))
         if line.waiting:
             self._locks.may_be_free(line)
         self._advance(line)

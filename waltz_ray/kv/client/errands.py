@@ -150,19 +150,17 @@ class PutErrand(Errand[PutJob]):
     def commands(self, jobs: Sequence[PutJob], left_s: float) -> Iterator[tuple[Command, list[PutJob]]]:
         """The numbers in one command are consecutive."""
         if len(jobs) == 1:
-            numbers, (job,) = self._numbers, jobs
-            whose = self._map_name, numbers.client, job.sequence, numbers.settled
-            put = Put(*whose, self._fullwait, (job.op,), job.unknown)
-            yield put, [job]
+            yield self._put(jobs), [*jobs]
             return
         ordered = sorted(jobs, key=lambda job: job.sequence)
         for _, run in groupby(enumerate(ordered), lambda each: each[1].sequence - each[0]):
             for some in _cut([job for _, job in run]):
-                ops = tuple([job.op for job in some])
-                numbers = self._numbers
-                first, repeated = some[0].sequence, any(job.unknown for job in some)
-                put = Put(self._map_name, numbers.client, first, numbers.settled, self._fullwait, ops, repeated)
-                yield put, [*some]
+                yield self._put(some), some
+
+    def _put(self, jobs: Sequence[PutJob]) -> Put:
+        numbers, ops = self._numbers, tuple([job.op for job in jobs])
+        repeated = any(job.unknown for job in jobs)
+        return Put(self._map_name, numbers.client, jobs[0].sequence, numbers.settled, self._fullwait, ops, repeated)
 
     def answered(self, jobs: Sequence[PutJob], reply: Reply) -> None:
         if not isinstance(reply, PutDone) or len(reply.results) != len(jobs):
