@@ -52,9 +52,10 @@ class Folded:
         self.feed = OneFeed(end)
         self.state = MemoryState()
         self.pieces: list[int] = []
+        self.emptied: list[int] = []
         self._more = asyncio.Event()
         log = cast(SpaceLog, self.feed)
-        self.folding = Folding(log, {0: self.state}, self._folded, lambda: None, self._failed)
+        self.folding = Folding(log, {0: self.state}, self._folded, lambda: None, self.emptied.append, self._failed)
         self._next_id = 0
 
     def _folded(self, partition: int, owners: Sequence[bytes]) -> None:
@@ -228,7 +229,12 @@ def test_a_bug_of_ours_ends_it_and_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(state, "apply", broken)
         feed = OneFeed(-1)
         folding = Folding(
-            cast(SpaceLog, feed), {0: state}, lambda *_: None, lambda: None, lambda error: told.append(str(error))
+            cast(SpaceLog, feed),
+            {0: state},
+            lambda *_: None,
+            lambda: None,
+            print,
+            lambda error: told.append(str(error)),
         )
         errors: list[BaseException] = []
         loop = asyncio.get_running_loop()

@@ -14,12 +14,13 @@ import pytest
 
 from waltz_ray import compat
 from waltz_ray.client.aio import engine_of, next_client_id_of
-from waltz_ray.errors import ProjectionFailed
+from waltz_ray.errors import ProjectionFailed, Trimmed
 from waltz_ray.kv import messages as m
 from waltz_ray.kv.keeper_types import KeeperLimits
 from waltz_ray.kv.messages import FailCode, Op, Opcode, OpKind, Put, PutDone, Reply
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.routing import Unit, fnv1a_32, units_of
+from waltz_ray.kv.serving import folding
 from waltz_ray.kv.serving.clock import SteadyClock
 from waltz_ray.kv.serving.space_log import SpaceLog
 from waltz_ray.kv.serving.space_node import KvMember, SpaceNode, Surroundings
@@ -452,6 +453,47 @@ def test_what_a_lost_connection_has_left_behind_is_not_begun() -> None:
             await space.until(lambda: len(node.hashmasks().buckets) == 16)
             assert await space.ask(0, get(b"a")) == m.Fail()
             assert answers == []
+
+    asyncio.run(run())
+
+
+def test_what_is_folded_anew_is_not_read_until_it_is_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner whose partition another one compacts, faster than it folds: it must not say that there is nothing."""
+
+    async def run() -> None:
+        async with actors(1) as space:
+            space.arrange(lambda unit: (0, None))
+            await space.until(lambda: space.nodes[0].caught_up)
+            node = space.nodes[0]
+            here, other = of_partition(1, 1)[0], of_partition(2, 1)[0]
+            for name, partition in ((here, 1), (other, 2)):
+                await space.ask(0, put(name, b"old"))
+                done = await space.ask(0, put(name, b"new"))
+                assert isinstance(done, PutDone)
+                await node.folded_to(partition, done.results[0].version)
+            mark = node.states[1].mark
+            if_absent = Put(b"", 0, 0, 0, False, (Op(OpKind.SET, here, data=b"lost", expected=m.ABSENT),))
+            commands: list[m.Command] = [m.Get(Opcode.GET_STRING, 0, fnv1a_32(here)), if_absent]
+            asked: list[asyncio.Task[Reply]] = []
+            reset = node.states[1].reset
+
+            def reset_and_ask() -> None:
+                reset()
+                asked.extend(asyncio.ensure_future(space.ask(0, each)) for each in commands)
+                asked.append(asyncio.ensure_future(space.ask(0, m.Get(Opcode.GET_STRING, 0, fnv1a_32(other)))))
+
+            monkeypatch.setattr(node.states[1], "reset", reset_and_ask)
+            monkeypatch.setattr(folding, "_A_TURN", 1)  # one record after the other: what was old is there for a while
+            (subscription,) = node._folding._subscriptions
+            node._folding._taken(subscription, range(PARTITIONS), Trimmed(1, 0, 0))
+            await space.until(lambda: len(asked) == 3)
+            read, written, elsewhere = await asyncio.gather(*asked)
+            assert read == m.DataString(0, fnv1a_32(here), b"new")
+            assert isinstance(written, PutDone)
+            assert written.results[0].code == FailCode.CONFLICT
+            assert elsewhere == m.DataString(0, fnv1a_32(other), b"new")
+            assert node.states[1].mark >= mark
+            assert not node._anew
 
     asyncio.run(run())
 

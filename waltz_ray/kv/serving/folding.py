@@ -77,7 +77,8 @@ class _Gathered:
 
 class Folding:
     """``folded(partition, owners)`` after each piece: its records that may say who owns what; ``caught_up()`` once
-    every partition has been at its end; ``failed`` when a state cannot be kept: then it has stopped.
+    every partition has been at its end; ``emptied(partition)`` before a state is folded anew, since what it needed next
+    was compacted away; ``failed`` when a state cannot be kept: then it has stopped.
     """
 
     def __init__(
@@ -86,12 +87,14 @@ class Folding:
         states: Mapping[int, KvState],
         folded: Callable[[int, Sequence[bytes]], None],
         caught_up: Callable[[], None],
+        emptied: Callable[[int], None],
         failed: Callable[[ProjectionFailed], None],
     ) -> None:
         self._log = log
         self._states = states
         self._folded = folded
         self._caught_up = caught_up
+        self._emptied = emptied
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._subscriptions: list[Subscription] = []
@@ -202,6 +205,7 @@ class Folding:
         """After a feed has ended: where it was trimmed away, with the snapshot behind that."""
         await self._log.unfollow(subscription)
         if isinstance(error, Trimmed):
+            self._emptied(error.partition_id)
             self._states[error.partition_id].reset()
         else:
             raise error

@@ -170,7 +170,10 @@ class SpaceNode:
         self._ticker: asyncio.TimerHandle | None = None
         self._failure = ""
         self._fold_waiters: list[asyncio.Future[None]] = []
-        self._folding = Folding(around.log, self.states, self._folded, self._has_caught_up, self.projection_failed)
+        self._anew: dict[int, int] = {}  # partitions that are folded anew -> how far they were
+        self._folding = Folding(
+            around.log, self.states, self._folded, self._has_caught_up, self._emptied, self.projection_failed
+        )
 
     async def start(self) -> None:
         """Say what the states know, and go on from there."""
@@ -293,8 +296,13 @@ class SpaceNode:
         try:
             return self._held[bucket]
         except KeyError:
-            found = self._held[bucket] = self.ownership.held(Unit(self.mask, key_hash & self.mask))
+            known = self.knows(partition_of(key_hash, self.partitions))
+            found = self._held[bucket] = self.ownership.held(Unit(self.mask, key_hash & self.mask)) if known else None
             return found
+
+    def knows(self, partition: int) -> bool:
+        """Whether the partition's state may be asked: not while it is folded anew, however much of it is ours."""
+        return partition not in self._anew
 
     def elsewhere(self, key_hash: int) -> str:
         unit = Unit(self.ownership.level, key_hash & self.ownership.level)
@@ -448,7 +456,9 @@ class SpaceNode:
     # ---- folding
 
     def _folded(self, partition: int, owners: Sequence[bytes]) -> None:
-        if owners:
+        if partition in self._anew:
+            self._look_whether_known_again(partition)
+        elif owners:
             self._tell_claims(self._named(partition, owners))
         mark, waiting = self.states[partition].mark, self._after_fold[partition]
         while waiting and waiting[0][0] <= mark:
@@ -458,6 +468,30 @@ class SpaceNode:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+    def _emptied(self, partition: int) -> None:
+        """Its log was compacted faster than it was folded here. What is asked about it waits: its state would say that
+        there is nothing, or what was there before."""
+        mark = self._anew[partition] = max(self.states[partition].mark, self._anew.get(partition, -1))
+        self._held.clear()
+        log.warning(
+            "kv/%d: partition %d was folded up to %d, and what follows is compacted away: it is folded anew, and waits",
+            self.actor,
+            partition,
+            mark,
+        )
+
+    def _look_whether_known_again(self, partition: int) -> None:
+        """All that was known, and the rest of it."""
+        state = self.states[partition]
+        if state.whole and state.mark >= self._anew[partition]:
+            del self._anew[partition]
+            self._held.clear()
+            self._tell_claims(self._units_of(partition))
+            self._put(Rearranged())
+
+    def _units_of(self, partition: int) -> list[Unit]:
+        return [Unit(mask, bucket) for mask in MASKS for bucket in range(partition, mask + 1, self.partitions)]
 
     async def folded_to(self, partition: int, transaction_id: int) -> None:
         """Return once the partition's state has it."""
@@ -471,7 +505,7 @@ class SpaceNode:
         for data in owners:
             record = decode_record(data)
             if not isinstance(record, Own | Release):
-                return [Unit(mask, bucket) for mask in MASKS for bucket in range(partition, mask + 1, self.partitions)]
+                return self._units_of(partition)
             units[record.unit] = None
         return units
 
