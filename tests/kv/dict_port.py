@@ -69,6 +69,9 @@ class DictPort:
     def accepting(self) -> str:
         return self.refuses
 
+    def input_ended(self) -> None:
+        pass
+
     def left(self, connection_id: int) -> None:
         self.gone.append(connection_id)
 

@@ -229,6 +229,31 @@ def test_commands_of_one_turn_of_the_loop_share_a_transaction() -> None:
     asyncio.run(run())
 
 
+def test_a_command_that_is_alone_is_taken_and_sent_as_soon_as_its_input_ends() -> None:
+    """Nothing is gained by waiting: nobody else's answer is to come. Beside others it waits for theirs."""
+
+    async def run() -> None:
+        async with actors() as space:
+            space.arrange(lambda unit: (0, 1))
+            node = space.nodes[0]
+            await space.until(lambda: len(node.ownership.hosted()) == 16)
+            first, second = of_partition(1, 2)
+            assert isinstance(await space.ask(0, put(first, b"1")), PutDone)  # its partition is mounted
+            outbox = engine_of(space.clients[0]).attachments[1].outbox
+            told: list[Reply] = []
+            node.submit(1, put(first, b"2"), told.append)
+            held = outbox.outstanding
+            node.input_ended()
+            assert (held, outbox.outstanding) == (0, 1), "more of its input might have come"
+            assert not outbox.waiting, "it has left"
+            node.submit(2, get(second), told.append)
+            node.input_ended()
+            assert not told, "another one waits for its answer"
+            await space.until(lambda: len(told) == 2)
+
+    asyncio.run(run())
+
+
 def test_commands_do_not_wait_for_the_end_of_a_turn_that_brings_many() -> None:
     """What a step of the loop takes is bounded: who brings many commands has them taken in the time he is given."""
 
@@ -258,6 +283,26 @@ def test_what_has_come_before_an_actor_leaves_is_still_taken() -> None:
             assert [type(reply) for reply in told] == [m.Fail, m.FailInfo]
 
     asyncio.run(run())
+
+
+def test_a_write_whose_actor_has_closed_is_told_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Its record may be committed after that, while the actor's other parts are closed."""
+
+    async def run() -> None:
+        async with actors() as space:
+            space.arrange(lambda unit: (0, 1))
+            node = space.nodes.pop(0)
+            await space.until(lambda: len(node.ownership.hosted()) == 16)
+            told: list[Reply] = []
+            node.submit(1, put(of_partition(1, 1)[0], b"1"), told.append)
+            await node.close()
+            assert [reply.code for reply in told if isinstance(reply, m.FailInfo)] == [FailCode.UNKNOWN_FATE]
+            outbox = engine_of(space.clients[0]).attachments[1].outbox
+            await space.until(lambda: not outbox.outstanding)
+            assert len(told) == 1
+
+    asyncio.run(run())
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_what_is_written_together_rests_on_every_unit_that_it_touches() -> None:

@@ -354,7 +354,12 @@ class PartitionShell:
         self._bell.rung = True
         self._stream.send_later(self)
 
+    def hold(self) -> None:
+        """Send nothing before ``send_due``, which must follow within this turn of the loop."""
+        self._bell.rung = True
+
     def send_due(self) -> None:
+        """Send what waits."""
         self._bell.rung = False
         self.pump()
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -117,6 +118,7 @@ class Engine:
         self._subscriptions: set[Subscription] = set()
         self._endings: set[asyncio.Task[None]] = set()  # of those that nobody takes from any more
         self._begun: dict[PartitionShell, None] = {}  # in the order of their beginning
+        self._held: dict[PartitionShell, None] | None = None  # what has been appended to ``together``
         self.mounter = self._mounter(membership.client_id, membership.mode)
         self._gone: WaltzError | None = None  # why there is nothing any more to be mounted or asked
         self.rpc = Rpc(transport, self._config, self._locate)
@@ -284,11 +286,26 @@ class Engine:
         append = AppendCall(data, header, crc32(data), True, None, future)
         append.take_locks(client_mark, hashes)
         outbox = attachment.outbox
+        if self._held is not None:
+            attachment.partition.hold()
+            self._held[attachment.partition] = None
         try:
             if not outbox.offer(append):
                 outbox.stand_in_line(append, lambda error: append.fail(error) if error is not None else None)
         except WaltzError as error:  # the client is closed
             asyncio.get_running_loop().call_soon(future.set_exception, error)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """On the loop, for layers that have gathered what they append: it is sent when this ends, and not when the loop
+        has looked what else there is."""
+        self._held = {}
+        try:
+            yield
+        finally:
+            held, self._held = self._held, None
+            for partition in held:
+                partition.send_due()
 
     def many_append_of(
         self,

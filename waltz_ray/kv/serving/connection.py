@@ -167,6 +167,10 @@ class KvConnection(BackloggedStream[KvFrame, KvFrame]):
     def on_frame(self, frame: KvFrame) -> None:
         self._take(frame)
 
+    def on_turn_end(self) -> None:
+        super().on_turn_end()
+        self._port.input_ended()
+
     def _handle(self, frame: KvFrame) -> None:
         opcode, replied_to, message_id, payload = frame
         self.stirred = True

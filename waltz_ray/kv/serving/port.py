@@ -44,6 +44,9 @@ class CommandPort(Protocol):
         gives them inside ``with outgoing:`` (the gateway's), so that they leave with one write.
         """
 
+    def input_ended(self) -> None:
+        """What had arrived over one connection has been submitted. A hint: commands are taken without it, too."""
+
     def left(self, connection_id: int) -> None:
         """The connection is gone, or has said goodbye: what waits for it (locks) is forgotten. Called once."""
 

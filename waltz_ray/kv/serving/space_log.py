@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 
 from waltz_ray.client.append_fates import AppendFates
@@ -52,6 +53,10 @@ class SpaceLog:
             self._engine.append_under(partition, data, header, hashes, mark, fates)
         except WaltzError as error:  # too long for any server, or the client is closed
             asyncio.get_running_loop().call_soon(fates.set_exception, error)
+
+    def together(self) -> AbstractContextManager[None]:
+        """What is appended within it has been gathered: it is sent when it ends."""
+        return self._engine.together()
 
     async def high_water_marks(self, partitions: int) -> dict[int, int]:
         """Of each partition the last committed transaction. DataUnavailable."""

@@ -150,6 +150,7 @@ class SpaceNode:
         self.actor = actor
         self.caught_up = False
         self.leaving = False
+        self._closed = False
         self._around = around
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event | OwnershipEvent[Unit]] = deque()
@@ -192,6 +193,7 @@ class SpaceNode:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._closed = True  # of what is on its way to the log the fate may still come: everybody has been told by now
         answers, self._answers = self._answers, {}
         for answer in answers.values():
             answer(FailInfo(FailCode.UNKNOWN_FATE, "the actor is closing: ask another one"))
@@ -274,6 +276,10 @@ class SpaceNode:
             self._turn_ends = True
             self._loop.call_soon(self._turn_end)
 
+    def input_ended(self) -> None:
+        if self._turn_ends and not self._busy and len(self._events) == len(self._answers):
+            self._run()  # whoever waits is in the queue: nobody's answer brings a command that would share its step
+
     def _turn_end(self) -> None:
         self._turn_ends = False
         self._run()
@@ -322,6 +328,8 @@ class SpaceNode:
     # ---- the queue
 
     def _put(self, *events: Event | OwnershipEvent[Unit]) -> None:
+        if self._closed:
+            return
         self._events.extend(events)
         if not self._busy:
             self._run()
@@ -356,7 +364,8 @@ class SpaceNode:
         for _ in asked:
             self._events.popleft()
         self._items_queued = 0
-        self._keep_all(effects)
+        with self._around.log.together():
+            self._keep_all(effects)
 
     def _step_ownership(self, event: OwnershipEvent[Unit]) -> None:
         orders = self.ownership.step(event)
