@@ -16,7 +16,7 @@ import secrets
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from waltz_ray.client.append_fates import AppendFates
 from waltz_ray.errors import ProjectionFailed, WaltzError
@@ -51,6 +51,7 @@ from waltz_ray.kv.model import Own, Release
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.records import decode_record
 from waltz_ray.kv.routing import MASKS, Unit, partition_of, units_of
+from waltz_ray.kv.serving.announcements import Announcements
 from waltz_ray.kv.serving.folding import Folding
 from waltz_ray.kv.serving.space_log import SpaceLog
 from waltz_ray.kv.state import KvState
@@ -82,14 +83,11 @@ from waltz_ray.protocol.ownership_types import (
 )
 from waltz_ray.runtime.boot_clock import boot_s
 
-__all__ = ["Announcer", "KvMember", "SpaceNode", "Surroundings"]
+__all__ = ["KvMember", "SpaceNode", "Surroundings"]
 
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.1
-_ANNOUNCE_S, _ANNOUNCED_BUCKET_S = 0.1, 25e-6
-"""Between two announcements: for each bucket in it about ten times what it costs, or so much; a split changes thousands
-of units, and each announcement is the sum of them all."""
 _TOGETHER_ITEMS = 512
 """Of commands that are taken in one step: some ten milliseconds, half of what one may take (docs/wire.md, Limits)."""
 _LOST_S = 1.0
@@ -103,14 +101,6 @@ class KvMember:
     incarnation: str
     server: str
     """``host:port``."""
-
-
-class Announcer(Protocol):
-    """The gateway, as far as the node tells it what has changed."""
-
-    def announce(self, masks: Hashmasks) -> None: ...
-
-    def announce_servers(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -132,7 +122,7 @@ class Surroundings:
 
 
 class SpaceNode:
-    """See the module's docstring. Give it an ``Announcer`` (``gateway``), then ``start``."""
+    """See the module's docstring. Give its ``announcements`` a gateway, then ``start``."""
 
     def __init__(
         self, actor: int, session_s: float, margin_s: float, limits: KeeperLimits, around: Surroundings
@@ -145,7 +135,7 @@ class SpaceNode:
         self.keeper = Keeper(self.partitions, self.states, self, limits, around.random16)
         self.outgoing = Outgoing()
         """Answers that leave together."""
-        self.gateway: Announcer | None = None
+        self.announcements = Announcements(actor, self.hashmasks)
         self.members: Mapping[int, KvMember] = {}
         self.actor = actor
         self.caught_up = False
@@ -161,10 +151,6 @@ class SpaceNode:
         self._hosted: Hashmasks | None = None  # None: to be found out
         self._tokens = itertools.count(1)
         self._answers: dict[int, Callable[[Reply], None]] = {}
-        self._announced: Hashmasks | None = None
-        self._announcing: asyncio.TimerHandle | None = None
-        self._announce_at_s = 0.0  # not before
-        self._changes: dict[str, list[Unit]] = defaultdict(list)  # how -> the units, for the log
         self._after_fold: dict[int, list[tuple[int, int, OwnershipEvent[Unit]]]] = defaultdict(list)
         self._order = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -186,9 +172,9 @@ class SpaceNode:
     async def close(self) -> None:
         """Serve nothing any more; what waits is told so."""
         self.leave()
-        for timer in (self._ticker, self._announcing):
-            if timer is not None:
-                timer.cancel()
+        self.announcements.close()
+        if self._ticker is not None:
+            self._ticker.cancel()
         await self._folding.stop()
         for task in list(self._tasks):
             task.cancel()
@@ -204,6 +190,7 @@ class SpaceNode:
         """Take what has come, and nothing more."""
         self._run()
         self.leaving = True
+        self.announcements.stop()
 
     # ---- what the coordination says
 
@@ -216,8 +203,8 @@ class SpaceNode:
         self._folding.hurry()
         before, self.members = self.servers(), members
         self._put(MembersSeen({actor: each.incarnation for actor, each in members.items()}), Rearranged())
-        if self.gateway is not None and self.servers() != before:
-            self.gateway.announce_servers()
+        if self.servers() != before:
+            self.announcements.servers_changed()
 
     def registered(self, incarnation: str) -> None:
         self._put(RegisteredAs(incarnation))
@@ -372,7 +359,7 @@ class SpaceNode:
         if not isinstance(event, LeaseConfirmed):  # it comes all the time, and says nothing of units
             self._held.clear()
             self._hosted = None
-            self._announce_soon()
+            self.announcements.soon()
         for order in orders:
             self._own(order)
         if any(isinstance(order, Serve) for order in orders):
@@ -420,9 +407,9 @@ class SpaceNode:
                 fates = (lambda t: ReleaseDone(unit)), ReleaseRefused(unit), ReleaseLost(unit)
                 self._append_owners(unit, released, *fates, read=(held,))
             case Serve(unit):
-                self._changes["served"].append(unit)
+                self.announcements.changed(unit, "served")
             case StopServing(unit, reason):
-                self._changes[f"served no more: {reason}"].append(unit)
+                self.announcements.changed(unit, f"served no more: {reason}")
                 self._events.append(UnitStops(unit))
             case ConfirmMembers():
                 self._spawn(self._confirm_members())
@@ -574,23 +561,6 @@ class SpaceNode:
             except (WaltzError, OSError) as error:
                 log.info("kv/%d: %s cannot be asked for its copy: %s", self.actor, member.server, error)
         self._put(SecondaryAnswered(number, has))
-
-    def _announce_soon(self) -> None:
-        if self._announcing is None and not self.leaving:
-            self._announcing = self._loop.call_at(self._announce_at_s, self._announce)
-
-    def _announce(self) -> None:
-        """What is served here may have changed, perhaps by many units at once: said once."""
-        self._announcing = None
-        changes, self._changes = self._changes, defaultdict(list)
-        for how, units in changes.items():
-            others = f" and {len(units) - 1} more" if len(units) > 1 else ""
-            log.info("kv/%d: %s%s %s", self.actor, units[0], others, how)
-        masks = self.hashmasks()
-        if masks != self._announced and self.gateway is not None and not self.leaving:
-            self._announced = masks
-            self.gateway.announce(masks)
-        self._announce_at_s = self._loop.time() + min(_ANNOUNCE_S, len(masks.buckets) * _ANNOUNCED_BUCKET_S)
 
     def _tick(self) -> None:
         self._put(TimePassed())

@@ -113,7 +113,7 @@ class SpaceServer:
         session_s, margin_s = config.session_ms / 1000, config.lease_margin_ms / 1000
         node = self.node = SpaceNode(self._actor, session_s, margin_s, limits, around)
         gateway = self.gateway = self._new_gateway(node)
-        node.gateway = gateway
+        node.announcements.gateway = gateway
         await self._listen(gateway, port)
         assert self.endpoint is not None
         own = _server(self.endpoint)
