@@ -3,7 +3,8 @@
 Events wait in a queue and are taken one at a time, so no machine is called from within its own effects. What the
 machines order ends in one more event each: an append in its fate, a question to a secondary in its answer.
 
-Only commands are taken together: those of one turn of the event loop, from all connections that had any, in one step.
+Only commands are taken together: those of one turn of the event loop, from all connections that had any, in one step; or
+those of one input, if no other command is without an answer. What they write leaves at the end of their step.
 """
 
 from __future__ import annotations
