@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from waltz_ray.client.subscription import FeedItem
-from waltz_ray.errors import ProjectionFailed
+from waltz_ray.errors import ProjectionFailed, Trimmed, ZooKeeperUnreachable
 from waltz_ray.kv.model import BARRIER, ItemKey, Own, Record, Set
 from waltz_ray.kv.records import encode_record
 from waltz_ray.kv.routing import Unit
@@ -29,12 +29,19 @@ class OneFeed:
     def __init__(self, end: int) -> None:
         self.end = end
         self.used_frames = 0
+        self.away = 0
+        """So often ZooKeeper does not answer who wants to follow."""
+        self.followed: list[tuple[Mapping[int, int], bool]] = []
         self.put: Callable[[FeedItem], None] = lambda item: None
 
     async def high_water_marks(self, partitions: int) -> dict[int, int]:
         return {0: self.end}
 
     async def follow(self, first_ids: Mapping[int, int], put: Callable[[FeedItem], None], earliest: bool) -> OneFeed:
+        if self.away:
+            self.away -= 1
+            raise ZooKeeperUnreachable("ZooKeeper is away")
+        self.followed.append((first_ids, earliest))
         self.put = put
         return self
 
@@ -215,6 +222,29 @@ def test_what_was_folded_already_is_passed_over(monkeypatch: pytest.MonkeyPatch)
         await folded.folding.stop()
 
     run(twice)
+
+
+def test_what_was_overtaken_is_folded_anew_also_if_zookeeper_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The feed's client has an ID from there. Losing ZooKeeper ends no service."""
+    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
+
+    async def anew() -> None:
+        folded = Folded()
+        await folded.folding.start()
+        folded.comes(AN_OWN, A_SET)
+        assert await folded.piece() == 1
+        folded.feed.away = 3
+        folded.feed.put(Trimmed(0, 2, 40))
+        while len(folded.feed.followed) < 2:
+            await asyncio.sleep(0.001)
+        assert folded.feed.followed == [({0: 0}, True)] * 2
+        assert folded.emptied == [0]
+        folded._next_id = 40
+        folded.comes(AN_OWN)
+        assert await folded.piece() == 40
+        await folded.folding.stop()
+
+    run(anew)
 
 
 def test_a_bug_of_ours_ends_it_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,20 +13,24 @@ trimmed away is emptied and begins with the snapshot that the log begins with.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from waltz_ray.client.subscription import FeedItem, Subscription
-from waltz_ray.errors import DataUnavailable, ProjectionFailed, Trimmed, WaltzError
+from waltz_ray.errors import CoordinationError, DataUnavailable, ProjectionFailed, Trimmed, WaltzError
 from waltz_ray.kv.model import Own, Release, SnapshotChunk
 from waltz_ray.kv.records import encode_record
 from waltz_ray.kv.routing import Unit
 from waltz_ray.kv.serving.space_log import SpaceLog
 from waltz_ray.kv.state import KvState
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.runtime.seldom import Seldom
 
 __all__ = ["Folding"]
+
+log = logging.getLogger(__name__)
 
 _A_TURN = 500  # records: some milliseconds
 _PIECE_RECORDS = 20  # that cost as much as a transaction of a projection
@@ -35,11 +39,15 @@ _HURRY_S = 5.0
 _GATHERED_RECORDS = 250
 _GATHERED_BYTES = 256 << 10
 _AGAIN_S = 0.5
+_LOG_EVERY_S = 60.0
 _UNIT = Unit(0xF, 0)
 _OF_OWNERS = frozenset(
     encode_record(record)[0] for record in (Own(_UNIT, 0, "", 0), Release(_UNIT, 0, "", 0), SnapshotChunk(0, ()))
 )
 """The first bytes of records that may say who owns what."""
+
+Following = Callable[[Mapping[int, int], Callable[[FeedItem], None], bool], Awaitable[Subscription]]
+"""``SpaceLog.follow``."""
 
 
 class _Gathered:
@@ -105,12 +113,13 @@ class Folding:
         self._hurry_until_s = 0.0
         self._ends: dict[int, int] | None = None  # where each partition ended when this began; None: it is caught up
         self._tasks: set[asyncio.Task[None]] = set()
+        self._quiet = Seldom(_LOG_EVERY_S)
         self._stopped = False
 
     async def start(self) -> None:
         """Follow every partition from its state's mark on. DataUnavailable if the log does not answer."""
         self._ends = await self._marks()
-        await self._follow(self._states)
+        await self._follow(self._states, self._log.follow)
         self._look_whether_caught_up()
 
     async def stop(self) -> None:
@@ -133,18 +142,18 @@ class Folding:
             except DataUnavailable:
                 await asyncio.sleep(_AGAIN_S)  # its servers are being found, or recover
 
-    async def _follow(self, partitions: Iterable[int]) -> None:
+    async def _follow(self, partitions: Iterable[int], follow: Following) -> None:
         """Those that have nothing begin with what there is; the others must not miss anything."""
         marks = {partition: self._states[partition].mark for partition in partitions}
         for earliest in (True, False):
             first_ids = {partition: mark + 1 for partition, mark in marks.items() if (mark < 0) == earliest}
             if first_ids:
-                await self._follow_these(first_ids, earliest)
+                await self._follow_these(first_ids, earliest, follow)
 
-    async def _follow_these(self, first_ids: Mapping[int, int], earliest: bool) -> None:
+    async def _follow_these(self, first_ids: Mapping[int, int], earliest: bool, follow: Following) -> None:
         early: list[FeedItem] = []
         put: Callable[[FeedItem], None] = early.append
-        subscription = await self._log.follow(first_ids, lambda item: put(item), earliest)
+        subscription = await follow(first_ids, lambda item: put(item), earliest)
         self._subscriptions.append(subscription)
 
         def taken(item: FeedItem) -> None:
@@ -153,6 +162,18 @@ class Folding:
         put = taken
         for item in early:
             taken(item)
+
+    async def _follow_at_last(
+        self, first_ids: Mapping[int, int], put: Callable[[FeedItem], None], earliest: bool
+    ) -> Subscription:
+        """A feed is a client of its own, and its ID comes from ZooKeeper: without that, what is known is served on."""
+        while True:
+            try:
+                return await self._log.follow(first_ids, put, earliest)
+            except CoordinationError as error:
+                if self._quiet.due():
+                    log.warning("partitions %s are not folded before ZooKeeper answers: %s", [*first_ids], error)
+                await asyncio.sleep(_AGAIN_S)
 
     def _taken(self, subscription: Subscription, partitions: Sequence[int], item: FeedItem) -> None:
         if self._stopped or item is None or subscription not in self._subscriptions:
@@ -209,7 +230,7 @@ class Folding:
             self._states[error.partition_id].reset()
         else:
             raise error
-        await self._follow(partitions)
+        await self._follow(partitions, self._follow_at_last)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
