@@ -168,6 +168,39 @@ def test_without_a_lease_a_read_waits_for_a_barrier_that_left_after_it_came() ->
     assert owner.keeper.step(RecordCommitted(following.number, 1), NOW) == [Answer(2, m.Fail())]
 
 
+def test_a_proof_says_nothing_of_what_has_expired_since() -> None:
+    """The fate of its BARRIER came late, and another owner had given the item a later deadline by then (found by the
+    simulation)."""
+    owner = Owner()
+    append = the_append(owner.ask(a_set(b"1", expires_s=2)))
+    owner.keeper.step(RecordCommitted(append.number, 0), NOW)
+    owner.fold(append.record)
+    (read,) = owner.ask(A_GET)
+    assert isinstance(read, AnswerRead)
+    barrier = the_append(owner.keeper.step(LeaseIsOver(read.read), NOW))
+    late = NOW + 3_000
+    assert owner.keeper.step(RecordCommitted(barrier.number, 1), late) == [Answer(2, m.DataString(0, HASH, b"1"))]
+
+
+def test_a_write_is_refused_for_what_was_there_when_the_proof_was_sought() -> None:
+    """Or decided by what is there now, if nothing was in its way then."""
+    for expected, expired in ((99, False), (m.ABSENT, True)):
+        owner = Owner()
+        append = the_append(owner.ask(a_set(b"1", expires_s=2)))
+        owner.keeper.step(RecordCommitted(append.number, 0), NOW)
+        owner.fold(append.record)
+        (asked,) = owner.ask(m.Put(b"", 0, 0, 0, False, (m.Op(m.OpKind.SET, NAME, data=b"2", expected=expected),)))
+        assert isinstance(asked, AskWhetherItStands)
+        barrier = the_append(owner.keeper.step(StandsOrNot(asked.refusal, False), NOW))
+        if expired:
+            owner.fold(Expired(((ItemKey(0, HASH, NAME), 0),)))
+        effects = owner.keeper.step(RecordCommitted(barrier.number, 1), NOW + 3_000)
+        if expired:
+            assert isinstance(the_append(effects).record, Set)
+        else:
+            assert effects == [Answer(2, m.PutDone((m.OpResult(m.FailCode.CONFLICT, 0),)))]
+
+
 def test_only_the_owner_refuses_a_write_for_what_is_there() -> None:
     """Who was deposed and does not know it would tell what was there before (found by the simulation)."""
     owner = Owner()

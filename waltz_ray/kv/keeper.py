@@ -100,9 +100,11 @@ class _Refusal:
         self.write = write
         self.outcome = outcome
         self.unit = unit
+        self.sought_ms = 0
+        """When the BARRIER was appended."""
 
     def committed(self, version: int) -> None:
-        self.write.proven = True
+        self.write.proven_ms = self.sought_ms
         self._keeper.again(self.write)
 
     def refused(self, partition: int, conflict: int) -> None:
@@ -235,9 +237,11 @@ class Keeper:
         if unit is None:
             self._send_on(write)
             return
-        decided = decide(write.what, write.request, line, self._orders.now_ms, self._random16)
-        proven, write.proven = write.proven, False
-        if isinstance(decided, Outcome) and self._is_to_be_kept(decided, line, write):
+        decided = decide(write.what, write.request, line, write.proven_ms or self._orders.now_ms, self._random16)
+        proven, write.proven_ms = bool(write.proven_ms), 0
+        if proven and not isinstance(decided, Outcome):
+            self._decide(line, write)  # by what is there now
+        elif isinstance(decided, Outcome) and self._is_to_be_kept(decided, line, write):
             line.flying = write
             record = WriteRefused(decided.code, decided.version, write.request, self._orders.now_ms)
             self._orders.append(_Flight(self, line, write, record), unit, record)
@@ -254,6 +258,7 @@ class Keeper:
 
     def _stands_or_not(self, refusal: _Refusal, stands: bool) -> None:
         if not stands:
+            refusal.sought_ms = self._orders.now_ms
             self._orders.append(refusal, refusal.unit, BARRIER)
             return
         refusal.line.flying = None

@@ -54,7 +54,7 @@ class Call:
 class PendingWrite:
     """One write of a call."""
 
-    __slots__ = ("call", "index", "key_hash", "line_key", "park_until_ms", "proven", "request", "what")
+    __slots__ = ("call", "index", "key_hash", "line_key", "park_until_ms", "proven_ms", "request", "what")
 
     def __init__(self, call: Call, index: int, what: What, request: RequestId, line_key: LineKey) -> None:
         self.call = call
@@ -64,14 +64,24 @@ class PendingWrite:
         self.line_key = line_key
         self.key_hash = line_key[1]
         self.park_until_ms = 0
-        self.proven = False
-        """The log has just said that its unit is ours: it may be refused for what is there."""
+        self.proven_ms = 0
+        """The log has just said that its unit was ours after this time: it may be refused for what was there then."""
 
 
 class PendingRead:
     """A command that reads, while it waits: for a write before it, for an owner, for a proof that this is the owner."""
 
-    __slots__ = ("attempt", "command", "connection", "key_hash", "missing", "park_until_ms", "proven", "token")
+    __slots__ = (
+        "attempt",
+        "command",
+        "connection",
+        "key_hash",
+        "missing",
+        "park_until_ms",
+        "proven",
+        "sought_ms",
+        "token",
+    )
 
     def __init__(self, token: int, connection: int, command: Command, key_hash: int) -> None:
         self.token = token
@@ -83,6 +93,8 @@ class PendingRead:
         """Units without proof, in this attempt."""
         self.proven: frozenset[Unit] = frozenset()
         """Those that have it, once none is missing."""
+        self.sought_ms = 0
+        """When this attempt began."""
         self.attempt = 0
         self.park_until_ms = 0
 

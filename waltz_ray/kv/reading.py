@@ -1,7 +1,9 @@
 """Reads: from the state and what is fresh, under the lease or with a proof from the log. Pure.
 
 The lease is looked at when the answer leaves (``AnswerRead``): a process that was paused in between has none any more.
-Who has no lease appends a BARRIER: its commit proves that the units were ours after the reads had come.
+Who has no lease appends a BARRIER: its commit proves that the units were ours after the reads had come. Not that they
+are when we hear of it: so what has expired is asked as of the time when the proof was sought. Another owner may have
+given an item a later deadline since.
 """
 
 from __future__ import annotations
@@ -90,28 +92,28 @@ class Reads:
 
     def go_on(self, read: PendingRead) -> None:
         """Answer it, unless it has to wait for a write of its own connection."""
-        found = self._found(read)
+        found = self._found(read, self.orders.now_ms)
         if found is not None:
             self.orders.effects.append(found)
 
-    def _found(self, read: PendingRead) -> AnswerRead | None:
+    def _found(self, read: PendingRead, now_ms: int) -> AnswerRead | None:
         command = read.command
         if isinstance(command, Get):
-            return self._get(read, command)
+            return self._get(read, command, now_ms)
         if isinstance(command, GetMany):
-            return self._get_many(read, command)
+            return self._get_many(read, command, now_ms)
         assert isinstance(command, ScanCommand)
         state = self._states.get(command.partition)
-        partitions, now_ms = self.orders.partitions, self.orders.now_ms
+        partitions = self.orders.partitions
         page, units = scanned(command, state, self._lines.values(), self._serving, partitions, now_ms)
         return AnswerRead(read.token, page, units, read)
 
-    def _get(self, read: PendingRead, get: Get) -> AnswerRead | None:
+    def _get(self, read: PendingRead, get: Get, now_ms: int) -> AnswerRead | None:
         unit = self._serving.unit_of(get.key_hash)
         if unit is None:
             self._send_on(read)
             return None
-        line, now_ms = self._lines.get((get.map_hash, get.key_hash)), self.orders.now_ms
+        line = self._lines.get((get.map_hash, get.key_hash))
         if line is not None and line.is_before(read.connection, now_ms):
             line.queue.append(read)
             return None
@@ -120,9 +122,9 @@ class Reads:
         items = [item for _, item in there if visible(item, now_ms) is not None]
         return AnswerRead(read.token, answers.of_get(get, items), (unit,), read)
 
-    def _get_many(self, read: PendingRead, get: GetMany) -> AnswerRead | None:
+    def _get_many(self, read: PendingRead, get: GetMany, now_ms: int) -> AnswerRead | None:
         map_hash = fnv1a_32(get.map_name) if get.map_name else 0
-        now_ms, partitions = self.orders.now_ms, self.orders.partitions
+        partitions = self.orders.partitions
         seen: list[Seen] = []
         units: set[Unit] = set()
         for name in get.names:
@@ -146,6 +148,7 @@ class Reads:
     def prove(self, read: PendingRead) -> None:
         """Have the log say that its units are ours, each of them; then it is answered."""
         read.attempt += 1
+        read.sought_ms = self.orders.now_ms
         read.missing = self._units_of(read)
         read.proven = frozenset(read.missing)
         if not read.missing:
@@ -200,10 +203,10 @@ class Reads:
     def _answer_proven(self, read: PendingRead) -> None:
         """What it reads now needs no lease, unless it has come to need other units."""
         read.attempt += 1
-        found = self._found(read)
+        found = self._found(read, read.sought_ms)
         if found is None:
             return
         if read.proven.issuperset(found.units):
             self.orders.effects.append(Answer(found.token, found.reply))
         else:
-            self.orders.effects.append(found)
+            self.go_on(read)
