@@ -551,6 +551,36 @@ def test_what_is_folded_anew_is_not_read_until_it_is_known_again(monkeypatch: py
     asyncio.run(run())
 
 
+def test_a_deposed_owner_decides_nothing_that_has_come_just_before_it_hears_so() -> None:
+    """Its commands and the OWN of its successor, in one turn of the loop: the log would let the write pass, for it is
+    appended with the mark of a state that has the OWN."""
+
+    async def run() -> None:
+        async with actors() as space:
+            space.arrange(lambda unit: (0, 1))
+            assert isinstance(await space.ask(0, put(b"a", b"old")), PutDone)
+            partition = fnv1a_32(b"a") % PARTITIONS
+            zombie = space.nodes.pop(0)
+            told: list[Reply] = []
+            apply = zombie.states[partition].apply
+
+            def asked_before(transactions: Any) -> None:
+                apply(transactions)
+                owner = zombie.states[partition].ownership(Unit(0xF, fnv1a_32(b"a") & 0xF))
+                if owner is not None and owner.actor == 1 and not told:
+                    zombie.submit(1, put(b"a", b"zombie"), told.append)
+
+            zombie.states[partition].apply = asked_before  # type: ignore[method-assign]
+            space.gone(0)
+            space.arrange(lambda unit: (1, None))
+            await space.until(lambda: bool(told))
+            assert isinstance(told[0], PutDone)
+            assert told[0].results[0].code == FailCode.ELSEWHERE
+            assert value_of(await space.ask(1, get(b"a"))) == b"old"
+
+    asyncio.run(run())
+
+
 def test_a_projection_that_cannot_be_read_ends_it_with_a_reason() -> None:
     """Who asks is refused, nothing waits for a fold that does not come, it is told once; the other one goes on."""
 

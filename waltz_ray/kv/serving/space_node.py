@@ -523,7 +523,7 @@ class SpaceNode:
             if claim is not None and claim != self.ownership.claims.get(unit):
                 found.append((unit, claim))
         if found:
-            self._events.append(OwnersFolded(tuple(found)))
+            self._events.appendleft(OwnersFolded(tuple(found)))  # before commands that have come, and are not decided
 
     def _has_caught_up(self) -> None:
         self.caught_up = True
