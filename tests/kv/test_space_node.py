@@ -581,6 +581,90 @@ def test_a_deposed_owner_decides_nothing_that_has_come_just_before_it_hears_so()
     asyncio.run(run())
 
 
+def test_what_is_folded_anew_takes_no_unit_that_somebody_has_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its state comes past his OWN before it is whole, and nothing is told of owners until then."""
+    whole = [True]
+    monkeypatch.setattr(MemoryState, "whole", property(lambda state: whole[0]))
+
+    async def run() -> None:
+        async with actors() as space:
+            space.arrange(lambda unit: (0, 1))
+            (name,) = of_partition(1, 1)
+            await space.ask(0, put(name, b"old"))
+            late, unit = space.nodes.pop(0), Unit(0xF, fnv1a_32(name) & 0xF)
+            (subscription,), follow = late._folding._subscriptions, late._folding._taken
+            late._folding._taken = lambda *frame: None  # type: ignore[method-assign]
+            space.gone(0)
+            space.arrange(lambda unit: (1, None))
+            await space.ask(1, put(name, b"new"))
+            other = space.nodes.pop(1)
+            space.nodes[0] = late
+            space.register(0, "0-second")
+            space.arrange(lambda unit: (0, None))
+            await space.until(lambda: late._folding._gathered[1].wanted >= 0)  # its OWN was refused
+            late._folding._taken = follow  # type: ignore[method-assign]
+            whole[0] = False
+            late._folding._taken(subscription, range(PARTITIONS), Trimmed(1, 0, 0))
+            await space.until(lambda: late.states[1].mark >= other.states[1].mark)
+            await asyncio.sleep(0.1)
+            assert other.ownership.serving(unit)
+            whole[0] = True
+            space.nodes[1] = other
+            assert isinstance(await space.ask(1, put(name, b"newest")), PutDone)
+            space.arrange(lambda unit: (0, None))
+            await space.until(lambda: late.ownership.serving(unit))
+            assert value_of(await space.ask(0, get(name))) == b"newest"
+
+    asyncio.run(run())
+
+
+def test_what_is_on_its_way_when_its_partition_is_folded_anew_is_known_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A TOUCH says nothing of the item's value: who hears of its commit does not know it any more, or not yet."""
+    monkeypatch.setattr(folding, "_A_TURN", 1)  # one record after the other: all but that is there for a while
+
+    async def run() -> None:
+        async with actors(1) as space:
+            space.arrange(lambda unit: (0, None))
+            (name,) = of_partition(1, 1)
+            await space.ask(0, put(name, b"older"))
+            await space.ask(0, put(name, b"old"))
+            node = space.nodes[0]
+            log, reset, asked = node._around.log, node.states[1].reset, list[asyncio.Task[Reply]]()
+            append, committed = log.append, list[tuple[AppendFates, int]]()
+
+            def held(
+                partition: int, record: Any, mark: int, fates: AppendFates, read: Any = (), write: Any = ()
+            ) -> None:
+                later = AppendFates(lambda version: committed.append((fates, version)), print, print)
+                append(partition, record, mark, later, read, write)
+
+            def reset_and_told() -> None:
+                reset()
+                monkeypatch.setattr(log, "append", append)
+                (fates, version), *_ = committed
+                fates.set_result(version)
+                asked.append(asyncio.ensure_future(space.ask(0, put(name, b"new", expected=version))))
+
+            monkeypatch.setattr(log, "append", held)
+            monkeypatch.setattr(node.states[1], "reset", reset_and_told)
+            (subscription,), follow = node._folding._subscriptions, node._folding._taken
+            node._folding._taken = lambda *frame: None  # type: ignore[method-assign]
+            touch = Put(b"", 0, 0, 0, False, (Op(OpKind.TOUCH, name, expires_ms=60_000),))
+            touched = asyncio.ensure_future(space.ask(0, touch))
+            await space.until(lambda: bool(committed))
+            node._folding._taken = follow  # type: ignore[method-assign]
+            node._folding._taken(subscription, range(PARTITIONS), Trimmed(1, 0, 0))
+            await space.until(lambda: bool(asked))
+            for reply in await asyncio.gather(touched, *asked):
+                assert isinstance(reply, PutDone)
+                assert reply.results[0].code == FailCode.OK
+            assert value_of(await space.ask(0, get(name))) == b"new"
+
+    asyncio.run(run())
+
+
 def test_a_projection_that_cannot_be_read_ends_it_with_a_reason() -> None:
     """Who asks is refused, nothing waits for a fold that does not come, it is told once; the other one goes on."""
 

@@ -3,8 +3,8 @@
 Events wait in a queue and are taken one at a time, so no machine is called from within its own effects. What the
 machines order ends in one more event each: an append in its fate, a question to a secondary in its answer.
 
-Only commands are taken together: those of one turn of the event loop, from all connections that had any, in one step; or
-those of one input, if no other command is without an answer. What they write leaves at the end of their step.
+Only commands are taken together: those of one turn of the event loop, from all connections that had any, in one step;
+or those of one input, if no other command is without an answer. What they write leaves at the end of their step.
 """
 
 from __future__ import annotations
@@ -104,6 +104,17 @@ class KvMember:
     """``host:port``."""
 
 
+@dataclass
+class _Anew:
+    """A partition's state that is folded anew: how much of its log is behind what is told, and decided, here."""
+
+    told: int
+    """So far the ownership machine knows who owns what."""
+    reached: int
+    """So far the state has to come: as far as it ever was, for what was fresh is forgotten up to there; and to all that
+    was committed for us meanwhile."""
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """What a node is given."""
@@ -158,7 +169,7 @@ class SpaceNode:
         self._ticker: asyncio.TimerHandle | None = None
         self._failure = ""
         self._fold_waiters: list[asyncio.Future[None]] = []
-        self._anew: dict[int, int] = {}  # partitions that are folded anew -> how far they were
+        self._anew: dict[int, _Anew] = {}  # by partition
         self._folding = Folding(
             around.log, self.states, self._folded, self._has_caught_up, self._emptied, self.projection_failed
         )
@@ -385,17 +396,23 @@ class SpaceNode:
                 self._events.append(StandsOrNot(refusal, held))
             case AppendRecord(number, partition, units, record):
                 fates = AppendFates(
-                    lambda transaction_id: self._put(RecordCommitted(number, transaction_id)),
+                    lambda transaction_id: self._committed(partition, number, transaction_id),
                     lambda conflict: self._put(RecordRefused(number, conflict)),
                     lambda reason: self._put(FateUnknown(number, reason)),
                 )
-                self._around.log.append(partition, record, self.states[partition].mark, fates, read=units)
+                self._around.log.append(partition, record, self.owners_known_to(partition), fates, read=units)
             case AskSecondary(number, actor, partition, transaction_id):
                 self._spawn(self._ask_secondary(number, actor, partition, transaction_id))
             case UnitDrained(unit):
                 self._events.append(Drained(unit))
             case WantFolded(partition, transaction_id):
                 self._folding.wanted(partition, transaction_id)
+
+    def _committed(self, partition: int, number: int, transaction_id: int) -> None:
+        anew = self._anew.get(partition)
+        if anew is not None:
+            anew.reached = max(anew.reached, transaction_id)  # what a TOUCH makes of its item only the fold can say now
+        self._put(RecordCommitted(number, transaction_id))
 
     def _own(self, order: OwnershipEffect[Unit]) -> None:
         match order:
@@ -441,10 +458,16 @@ class SpaceNode:
             lambda conflict: self._after(partition, conflict, refused),
             lost,
         )
-        self._around.log.append(partition, record, self.states[partition].mark, fates, read, write)
+        self._around.log.append(partition, record, self.owners_known_to(partition), fates, read, write)
+
+    def owners_known_to(self, partition: int) -> int:
+        """So far it is known who owns what: the log refuses what somebody has done against that since. While the state
+        is folded anew that is less than the state has."""
+        anew = self._anew.get(partition)
+        return self.states[partition].mark if anew is None else anew.told
 
     def _after(self, partition: int, transaction_id: int, event: OwnershipEvent[Unit]) -> None:
-        if self.states[partition].mark >= transaction_id:
+        if self.owners_known_to(partition) >= transaction_id:
             self._put(event)
         else:
             heapq.heappush(self._after_fold[partition], (transaction_id, next(self._order), event))
@@ -453,14 +476,19 @@ class SpaceNode:
     # ---- folding
 
     def _folded(self, partition: int, owners: Sequence[bytes]) -> None:
-        if partition in self._anew:
-            self._look_whether_known_again(partition)
-        elif owners:
-            self._tell_claims(self._named(partition, owners))
-        mark, waiting = self.states[partition].mark, self._after_fold[partition]
+        then: list[Event] = [FoldedTo(partition)]
+        if partition not in self._anew:
+            if owners:
+                self._tell_claims(self._named(partition, owners))
+        elif self._is_known_again(partition):
+            del self._anew[partition]
+            self._held.clear()
+            self._tell_claims(self._units_of(partition))
+            then.append(Rearranged())  # what waits is begun when what is fresh no longer is forgotten
+        mark, waiting = self.owners_known_to(partition), self._after_fold[partition]
         while waiting and waiting[0][0] <= mark:
             self._events.append(heapq.heappop(waiting)[2])
-        self._put(FoldedTo(partition))
+        self._put(*then)
         waiters, self._fold_waiters = self._fold_waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -469,7 +497,9 @@ class SpaceNode:
     def _emptied(self, partition: int) -> None:
         """Its log was compacted faster than it was folded here. What is asked about it waits: its state would say that
         there is nothing, or what was there before."""
-        mark = self._anew[partition] = max(self.states[partition].mark, self._anew.get(partition, -1))
+        mark = self.states[partition].mark
+        anew = self._anew.setdefault(partition, _Anew(mark, mark))
+        anew.reached = max(anew.reached, mark)
         self._held.clear()
         log.warning(
             "kv/%d: partition %d was folded up to %d, and what follows is compacted away: it is folded anew, and waits",
@@ -478,14 +508,10 @@ class SpaceNode:
             mark,
         )
 
-    def _look_whether_known_again(self, partition: int) -> None:
+    def _is_known_again(self, partition: int) -> bool:
         """All that was known, and the rest of it."""
         state = self.states[partition]
-        if state.whole and state.mark >= self._anew[partition]:
-            del self._anew[partition]
-            self._held.clear()
-            self._tell_claims(self._units_of(partition))
-            self._put(Rearranged())
+        return state.whole and state.mark >= self._anew[partition].reached
 
     def _units_of(self, partition: int) -> list[Unit]:
         return [Unit(mask, bucket) for mask in MASKS for bucket in range(partition, mask + 1, self.partitions)]
