@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.simulation import (
+    mutations_anew,
     mutations_channels,
     mutations_kv,
     mutations_moves,
@@ -43,6 +44,7 @@ _ONLY_WITH = {
     SCRUBS: mutations_upkeep.__all__,
     KV: mutations_kv.__all__,
     KV | TOGETHER: mutations_several.__all__,
+    KV | TRIMS: mutations_anew.__all__,
     TOPICS: mutations_topics.__all__,
     SETS | MOVES: mutations_moves.__all__,
     SERVERS: mutations_servers.__all__,

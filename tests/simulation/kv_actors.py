@@ -20,7 +20,7 @@ from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig, KvConfig
 from waltz_ray.connecting import StoreDirectory
 from waltz_ray.coordination.unit_store import UnitStore
-from waltz_ray.errors import ConfigError, CoordinationError, ProjectionFailed, VersionConflict
+from waltz_ray.errors import ConfigError, CoordinationError, ProjectionFailed, Trimmed, VersionConflict
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.routing import Unit
 from waltz_ray.kv.serving import space_node, space_server
@@ -37,6 +37,8 @@ __all__ = ["KV_PORT", "SimArranger", "SimKvActor", "kv_conditions"]
 
 KV_PORT = 7011
 _RETRY_S = 0.5
+_TAILS_BYTES, _SHORTER_BYTES = (1024, 4096, 1 << 20), (1024, 1024, 4096)
+"""How much is written to a partition before it is compacted, and where who lags is to be overtaken."""
 _FEWEST_TO_SPLIT = 40
 """Units of an actor: more than there are under the first mask, fewer than under the second, for 1 to 4 of them."""
 
@@ -56,7 +58,12 @@ class _LateFeeds(SpaceLog):
     async def follow(
         self, first_ids: Mapping[int, int], put: Callable[[FeedItem], None], earliest: bool
     ) -> Subscription:
-        return await super().follow(first_ids, heard_late(self._process.deaf_for_s, put), earliest)
+        def counted(item: FeedItem) -> None:
+            if isinstance(item, Trimmed):
+                self._process.world.history.counts["kv feeds overtaken"] += 1
+            put(item)
+
+        return await super().follow(first_ids, heard_late(self._process.deaf_for_s, counted), earliest)
 
 
 class _SimSpaceServer(SpaceServer):
@@ -101,7 +108,8 @@ class SimKvActor(Process):
             session_ms=session_ms,
             lease_margin_ms=int(margin * session_ms),
             fullwait_ms=1_000,
-            compact_bytes=part.space.count * random.choice([1024, 4096, 1 << 20]),
+            compact_bytes=part.space.count
+            * random.choice(_TAILS_BYTES if part.world.trimming is None else _SHORTER_BYTES),
         )
         self.server: _SimSpaceServer | None = None
 

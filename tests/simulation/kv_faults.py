@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.actor_faults import ActorFaults, jump_of_a_clock_ms
 from tests.simulation.network import desert_once_used
+from waltz_ray.kv.routing import Unit, partition_of
 
 if TYPE_CHECKING:
     from tests.simulation.kv import KvPart
@@ -20,6 +21,7 @@ __all__ = ["KvFaults"]
 
 _OF_A_WRITE = 48
 """Bytes on their way among which there is more than questions after items."""
+_LOOK_S = 0.05
 
 
 class KvFaults:
@@ -43,6 +45,8 @@ class KvFaults:
             "kv units split": self._split,
             "kv units split behind an owner's back": self._split_behind_a_back,
         }
+        if part.world.trimming is not None:  # elsewhere no log is given up: whoever lags finds all of it
+            self.kinds["kv actor lags behind"] = self._lag
 
     # ---- actors
 
@@ -79,6 +83,47 @@ class KvFaults:
         else:
             actor.tell(f"writes, and hears {seconds:.2f} s late of what is written")
             actor.deaf_until_s = world.scheduler.now + seconds
+
+    def _lag(self) -> bool:
+        """It hears nothing of what is written until another one has compacted what it would hear next; it has units of
+        that partition, and its clients ask it. At times it has been taken for dead before, and is given them again."""
+        actor = self.actors.up()
+        partition = None if actor is None else self._compacted_by_another(actor)
+        if actor is None or actor.zookeeper is None or partition is None:
+            return False
+        world = self.part.world
+        if self.random.random() < 0.3:
+            seconds = actor.session_s * self.random.uniform(1.2, 2.0)
+            world.zookeeper.cut_off(actor.zookeeper, seconds, actor.session_s)
+        actor.tell(f"hears nothing, until what follows in partition {partition} is compacted away")
+        self._until_overtaken(actor, actor.life, partition, world.scheduler.now + self.random.uniform(3.0, 8.0))
+        return True
+
+    def _compacted_by_another(self, actor: SimKvActor) -> int | None:
+        """A partition of which the actor has units, but for the one whose owner compacts it."""
+        if actor.server is None or actor.server.node is None:
+            return None
+        partitions, ownership = self.part.space.count, actor.server.node.ownership
+        served = {partition_of(unit.bucket, partitions) for unit, instance in ownership.hosted() if not instance}
+        found = [p for p in sorted(served) if ownership.held(Unit(ownership.level, p)) is None]
+        return self.random.choice(found) if found else None
+
+    def _until_overtaken(self, actor: SimKvActor, life: int, partition: int, until_s: float) -> None:
+        """Look again and again. In the end it has to follow anew, so that no server has in memory what is gone."""
+        world = self.part.world
+        if actor.life != life or not actor.up:
+            return
+        mark = world.operator_store.trims.marks().get(self.part.space.first + partition, 0)
+        if actor.states[partition].mark + 1 >= mark and world.scheduler.now < until_s:
+            actor.deaf_until_s = max(actor.deaf_until_s, world.scheduler.now + 2 * _LOOK_S)
+            world.scheduler.after(
+                _LOOK_S, world.nemesis.unless_over, self._until_overtaken, actor, life, partition, until_s
+            )
+            return
+        actor.tell(f"follows again; partition {partition} begins at {mark}")
+        for stream in world.network.connections():
+            if stream.loop is actor.loop and stream.other.loop.name.startswith("server"):
+                world.network.break_connection(stream, 0.0, 0.0)
 
     def _jump(self) -> bool:
         actor = self.random.choice(self.part.actors)

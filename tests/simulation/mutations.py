@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from tests.simulation import (
+    mutations_anew,
     mutations_channels,
     mutations_client,
     mutations_kv,
@@ -49,6 +50,7 @@ _SIMULATED = (
     mutations_upkeep,
     mutations_kv,
     mutations_several,
+    mutations_anew,
     mutations_topics,
     mutations_moves,
     mutations_servers,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.kv.mutations_kv import the_log_is_given_up_from_the_newest_section_on, tombstones_are_not_kept
+from tests.kv.mutations_kv import tombstones_are_not_kept
 from tests.simulation.break_rule import break_rule
 from waltz_ray.client.append_fates import AppendFates
 from waltz_ray.kv import fold, fold_clients, keeper, lines, rules
@@ -34,7 +34,6 @@ __all__ = [
     "requests_are_forgotten_at_once",
     "settled_writes_are_done_again",
     "snapshots_overwrite_what_is_newer",
-    "the_log_is_given_up_from_the_newest_section_on",
     "tombstones_are_not_kept",
     "what_has_no_room_is_forgotten",
     "what_is_not_folded_yet_is_forgotten",

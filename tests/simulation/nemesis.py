@@ -30,6 +30,7 @@ _WEIGHTS = {
     **{"space created": 2, "space deleted": 2},
     **{"kv actor killed": 4, "kv actor stopped": 4, "kv actor alone with its clients": 4, "kv actor's machine lost": 2},
     **{"kv connection cut": 6, "kv connection deserted": 8, "kv units split behind an owner's back": 2},
+    "kv actor lags behind": 8,
     **{"topic actor killed": 4, "topic actor stopped": 4, "topic actor taken for dead": 4, "topic consumer killed": 4},
     **{
         "topic connection cut": 3,

@@ -147,6 +147,15 @@ def test_histories_of_the_key_value_layer() -> None:
     assert min(faults["kv actor killed"], faults["kv actor alone with its clients"]) > 0, faults
 
 
+def test_histories_in_which_an_actor_is_overtaken_by_compaction() -> None:
+    counts, faults = Counter[str](), Counter[str]()
+    for seed in range(KV + TRIMS, KV + TRIMS + SEEDS // 20):
+        outcome = passed(seed)
+        counts.update(outcome.counts)
+        faults.update(outcome.faults)
+    assert min(counts["kv feeds overtaken"], faults["kv actor lags behind"]) > 0, (counts, faults)
+
+
 def test_histories_in_which_items_are_written_together() -> None:
     counts = Counter[str]()
     for seed in range(KV + TOGETHER, KV + TOGETHER + SEEDS // 20):
@@ -198,7 +207,7 @@ RUN_ABOVE = [
     *range(SEEDS),
     *(
         bit + seed
-        for bit in (GROWS, KV, KV + TOGETHER, SCRUBS, TOPICS, SHARES, SETS + MOVES)
+        for bit in (GROWS, KV, KV + TRIMS, KV + TOGETHER, SCRUBS, TOPICS, SHARES, SETS + MOVES)
         for seed in range(SEEDS // 20)
     ),
 ]

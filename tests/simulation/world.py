@@ -268,7 +268,8 @@ class World:
             for partition_id in self.growth.gone:
                 self.history.forget(partition_id)
         if self.trimming is not None:
-            self._wait("what was trimmed is dropped", deadline, self.trimming.dropped)
+            dropped = self.trimming.dropped
+            self._wait("what was trimmed is dropped", deadline, lambda: dropped() and self._converged())
             self.trimming.check()
         if self.moving is not None:
             self.moving.check()
