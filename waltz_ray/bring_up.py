@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TextIO
 
 from waltz_ray.actors import local_ray
 from waltz_ray.actors.cluster_manager import ClusterManager
@@ -93,6 +94,7 @@ __all__ = [
 Progress = Callable[[str], None]
 
 _POLL_S = 0.1
+_LOCK = "cluster.lock"
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,7 @@ class _Attempt:
             _end_processes(known)
             cluster_file.write(known.stopped())
         elif known.address and not self._others_actors:
-            take_down(known, self._progress)
+            _take_down(known, self._progress)
         if self._first_time and not self._initialised:
             cluster_file.remove(known.directory)  # there is no such cluster: the next try may be of another shape
 
@@ -278,8 +280,14 @@ class _Attempt:
 def take_down(cluster: ClusterFile, progress: Progress = lambda text: None) -> None:
     """End the manager, servers, replicas, our ZooKeeper and our Ray, by name and pid, nothing else. Idempotent.
 
-    The data stays; ``bring_up`` of the same directory has it again.
+    The data stays; ``bring_up`` of the same directory has it again. One that is under way is waited for: it would make
+    anew what is ended here, and wait in vain for what it has made.
     """
+    with _beside_no_other(cluster.directory, progress):
+        _take_down(cluster, progress)
+
+
+def _take_down(cluster: ClusterFile, progress: Progress) -> None:
     unreachable: WaltzError | None = None
     try:
         if cluster.running:
@@ -307,9 +315,10 @@ def holds_cluster(directory: Path) -> bool:
 
 def take_down_in(directory: Path, progress: Progress = lambda text: None) -> None:
     """``take_down`` of the cluster in ``directory``; nothing if there is none."""
-    known = cluster_file.read(directory)
-    if known is not None:
-        take_down(known, progress)
+    with _beside_no_other(str(directory), progress):
+        known = cluster_file.read(directory)  # only now: who was waited for has changed it
+        if known is not None:
+            _take_down(known, progress)
 
 
 def _end_processes(cluster: ClusterFile) -> None:
@@ -363,17 +372,38 @@ def _one_at_a_time(directory: str, progress: Progress) -> Iterator[None]:
     """The directory is there, and nobody else brings a cluster up in it. InvalidInput if it cannot be had."""
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
-        lock = open(os.path.join(directory, "cluster.lock"), "w")  # noqa: SIM115 - what fails here has a name
+        lock = open(os.path.join(directory, _LOCK), "w")  # noqa: SIM115 - what fails here has a name
     except OSError as error:
         why = "it is a file" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
         raise InvalidInput(f"{directory} cannot be a cluster's directory: {why}; give another --dir") from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress(f"waiting for another waltz up of {directory}")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        _wait_for_turn(lock, directory, progress)
         yield
+
+
+@contextmanager
+def _beside_no_other(directory: str, progress: Progress) -> Iterator[None]:
+    """Nobody else brings a cluster up in the directory, or takes it down.
+
+    Where its lock cannot be had there is nobody: the directory is another machine's, nothing was ever brought up there,
+    or its disk takes no writing any more, which ends a ``waltz up`` and must not keep processes from being ended.
+    """
+    try:
+        lock = open(os.path.join(directory, _LOCK), "r+")  # noqa: SIM115 - only what fails here
+    except OSError:
+        yield
+        return
+    with lock:
+        _wait_for_turn(lock, directory, progress)
+        yield
+
+
+def _wait_for_turn(lock: TextIO, directory: str, progress: Progress) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        progress(f"waiting for another waltz up or down of {directory}")
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def _known(config: ClusterConfig) -> ClusterFile:

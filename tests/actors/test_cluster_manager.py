@@ -16,7 +16,7 @@ import pytest
 
 from waltz_ray import compat
 from waltz_ray.actors import cluster_manager
-from waltz_ray.actors.cluster_manager import ManagerHost
+from waltz_ray.actors.cluster_manager import ClusterManager, ManagerHost
 from waltz_ray.actors.endpoint_probe import GreetedProbe, probe_endpoint
 from waltz_ray.actors.settings import Settings, from_json, to_json
 from waltz_ray.config import ClusterConfig, KvConfig, ServerConfig, StorageConfig
@@ -330,3 +330,16 @@ def test_who_looks_again_and_again_does_not_read_every_partition_again(
     assert read == []
     assert len(manager.view(20).partitions) == 4
     assert sorted(read) == [0, 1, 2, 3]
+
+
+def test_what_a_manager_is_called_that_could_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray asks for it, and an error of the name would be all that anybody hears of what has happened."""
+
+    def unreachable(*arguments: object, **options: object) -> None:
+        raise CoordinationError("no ZooKeeper server answers")
+
+    monkeypatch.setattr("waltz_ray.coordination.zookeeper.KazooZooKeeper", unreachable)
+    manager = ClusterManager.__new__(ClusterManager)
+    with pytest.raises(CoordinationError):
+        manager.__init__("c", "127.0.0.1:1")  # type: ignore[misc]
+    assert repr(manager) == "waltz c (no HTTP port)"

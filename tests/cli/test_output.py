@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,8 @@ from rich.console import Console
 from tests.cli.test_commands import cluster_directory, run
 from tests.cli.test_fence import Terminal
 from tests.cli.test_help import commands
-from waltz_ray.cli.common import Output, choose_output, confirmed, plain, print_data, print_item, table_of
+from waltz_ray import cli
+from waltz_ray.cli.common import Output, choose_output, confirmed, console, plain, print_data, print_item, table_of
 from waltz_ray.errors import InvalidInput
 
 __all__ = ["cluster_directory"]
@@ -121,6 +126,79 @@ def test_a_box_is_for_a_terminal_with_colours(
     table.add_row("1", "2")
     Console(file=out, width=40, force_terminal=terminal).print(table)
     assert out.getvalue().isascii() is is_plain
+
+
+def test_what_anybody_has_named_is_no_markup(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    table = table_of("name", "value")
+    names = ["[/closed]", "[bold]loud", ":smile:", "[red]"]
+    for name in names:
+        table.add_row(name, "[/]")
+    console().print(table)
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[1:]] == [[name, "[/]"] for name in names]
+
+
+def of_a_shell(command: str) -> subprocess.CompletedProcess[str]:
+    """``waltz`` there stands for the command line."""
+    waltz = f"'{sys.executable}' -m waltz_ray"
+    return subprocess.run(
+        ["sh", "-c", command.replace("waltz", waltz, 1)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_finds_no_room_is_one_line(unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    done = of_a_shell("waltz --version >/dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "waltz: what it writes cannot be written: No space left on device; give its output room\n"
+
+
+def test_who_reads_no_more_is_told_nothing() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as output:
+        done = subprocess.run(
+            [sys.executable, "-m", "waltz_ray", "--version"],
+            stdout=output,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_what_the_system_refuses_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(arguments: object) -> int:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/nothere/.bashrc")
+
+    monkeypatch.setattr(cli, "_command", refused)
+    assert run("--install-completion", "bash") == 1
+    line = "[Errno 2] No such file or directory: '/nothere/.bashrc' (WALTZ_TRACEBACK=1 shows what was being done)"
+    assert capsys.readouterr().err == f"waltz: {line}\n"
+    monkeypatch.setenv("WALTZ_TRACEBACK", "1")
+    with pytest.raises(FileNotFoundError):
+        run("--install-completion", "bash")
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("waltz --version >&-", 0),
+        ("waltz --version 2>&-", 0),
+        ("waltz --version <&- >&- 2>&-", 0),
+        ("waltz inspect /nonexistent 2>&-", 1),
+        ("waltz inspect /nonexistent --json >&-", 1),
+    ],
+)
+def test_what_the_caller_has_closed_is_missed_by_nobody(command: str, code: int) -> None:
+    done = of_a_shell(command)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", None), ("n\n", 1), ("\n", 1)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from waltz_ray import bring_up as bringing_up
 from waltz_ray.actors import local_ray
 from waltz_ray.actors.settings import Settings, to_json
-from waltz_ray.bring_up import bring_up
+from waltz_ray.bring_up import bring_up, take_down_in
 from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, StorageConfig, TopicConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.layer_store import LayerStore
@@ -47,7 +48,7 @@ class SomebodysRay:
         monkeypatch.setattr(bringing_up, "find_actor", lambda cluster, name: None)
         monkeypatch.setattr(bringing_up, "ensure_actor", lambda *arguments, **options: None)
         monkeypatch.setattr(bringing_up, "ask", fail)
-        monkeypatch.setattr(bringing_up, "take_down", take_down)
+        monkeypatch.setattr(bringing_up, "_take_down", take_down)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +74,37 @@ def test_actors_that_were_there_before_are_left_alone(tmp_path: Path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         bring_up(ClusterConfig("c", str(tmp_path)), "h:1")
     assert rays.taken_down == []
+
+
+def test_who_takes_down_waits_for_who_brings_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would make anew what is ended, and wait for what it made; what is ended is what there is then."""
+    rays = SomebodysRay(monkeypatch, [], KeyboardInterrupt())
+    waits = threading.Event()
+    other = threading.Thread(target=take_down_in, args=(tmp_path, lambda text: waits.set()), daemon=True)
+    ended: list[list[str]] = []
+
+    def slow(*arguments: Any) -> None:
+        other.start()
+        assert waits.wait(20), "it does not wait"
+        ended.append([*rays.taken_down])
+        raise PartitionNotReady("still waiting")
+
+    monkeypatch.setattr(bringing_up, "ask", slow)
+    with pytest.raises(PartitionNotReady):
+        bring_up(ClusterConfig("c", str(tmp_path)), "h:1")
+    other.join(20)
+    assert ended == [[]]
+    assert rays.taken_down == ["h:1"]
+
+
+def test_a_directory_without_a_lock_keeps_nobody_from_taking_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rays = SomebodysRay(monkeypatch, [], KeyboardInterrupt())
+    cluster_file.write(ClusterFile("c", str(tmp_path), 4, 3, 2, address="h:1"))
+    take_down_in(tmp_path)
+    assert rays.taken_down == ["h:1"]
+    assert not (tmp_path / "cluster.lock").exists()
 
 
 def test_what_is_only_slow_is_left_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -337,7 +337,8 @@ class ClusterManager:
 
     def __repr__(self) -> str:
         """What Ray's dashboard shows as the actor's name, asked for once: where the cluster's page is."""
-        return f"waltz {self._cluster} {self._window.url or '(no HTTP port)'}"
+        window = getattr(self, "_window", None)  # Ray asks also after ``__init__`` has failed
+        return f"waltz {self._cluster} {(window and window.url) or '(no HTTP port)'}"
 
     @property
     def _replicas(self) -> dict[int, str]:

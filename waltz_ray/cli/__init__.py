@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import sys
 import threading
@@ -30,6 +31,9 @@ COMMANDS = {
     **{"streams": "streams", "pipeline": "pipeline", "bench": "bench"},
 }
 """The module of each command. Only that of the command that is run is imported: nobody waits for the others."""
+
+_TAKES_NO_MORE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Of a write: the disk's errors."""
 
 # Some versions of typer bring a click of their own: this is the one whose errors it raises.
 _UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
@@ -78,11 +82,22 @@ def main(arguments: list[str] | None = None) -> None:
     """
     # A question that comes too late must not start a new Ray: Ray does so by itself where it has been left.
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
+    _open_what_is_closed()
     with redirect_stdout(cast(TextIO, _MainThreadStdout(sys.stdout))):
         code = _run(arguments)
     # Leaving Ray at the interpreter's exit takes a moment, too, in which its threads may have news.
     atexit.register(_only_stderr_from_now_on)
     sys.exit(code)
+
+
+def _open_what_is_closed() -> None:
+    """Of stdin, stdout and stderr, which a caller may have closed (``waltz ... 2>&-``): else the next file or socket of
+    ours would have that number, and libraries write to it, or end the process."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(nowhere, nowhere == number)
+            setattr(sys, name, open(nowhere, "w" if number else "r"))  # noqa: SIM115 - as long as the process
 
 
 def _only_stderr_from_now_on() -> None:
@@ -112,6 +127,32 @@ def _came_of_an_interrupt(error: BaseException | None) -> bool:
 
 
 def _run(arguments: list[str] | None) -> int:
+    try:
+        code = _command(arguments)
+        sys.stdout.flush()  # what does not get through is an error of the command
+    except OSError as error:
+        if os.environ.get("WALTZ_TRACEBACK") == "1":
+            raise
+        _give_up_stdout()
+        if error.errno in _TAKES_NO_MORE:
+            print(f"waltz: what it writes cannot be written: {error.strerror}; give its output room", file=sys.stderr)
+        elif not isinstance(error, BrokenPipeError):  # who read it wanted no more
+            print(f"waltz: {error} (WALTZ_TRACEBACK=1 shows what was being done)", file=sys.stderr)
+        return 1
+    return code
+
+
+def _give_up_stdout() -> None:
+    """What it has not got rid of is not tried again when Python ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _command(arguments: list[str] | None) -> int:
     try:
         given = sys.argv[1:] if arguments is None else arguments
         name, given = contexts.taken_out(given)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from waltz_ray.errors import InvalidInput
 
@@ -132,9 +133,12 @@ def plain(out: TextIO | None = None) -> bool:
 
 
 def console() -> Console:
-    """Stdout. Into a pipe or a file a line is as long as it is, unless COLUMNS says otherwise."""
+    """Stdout. Into a pipe or a file a line is as long as it is, unless COLUMNS says otherwise.
+
+    What is in brackets, or between colons, is no markup: names and values of anybody are shown as they are.
+    """
     piped = not sys.stdout.isatty() and not os.environ.get("COLUMNS")
-    return Console(width=_PIPE_WIDTH) if piped else Console()
+    return Console(width=_PIPE_WIDTH if piped else None, markup=False, emoji=False)
 
 
 def table_of(*names: str) -> Table:
@@ -156,6 +160,6 @@ def progress_line(quiet: bool) -> Iterator[Callable[[str], None]]:
         yield lambda text: None
     elif console.is_terminal:
         with console.status("") as line:
-            yield line.update
+            yield lambda text: line.update(Text(text))  # a str would be markup, and a directory may have brackets
     else:
         yield lambda text: print(text, file=sys.stderr, flush=True)

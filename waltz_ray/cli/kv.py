@@ -87,6 +87,10 @@ def set_item(
     content: str | bytes | int = sys.stdin.buffer.read() if value == "-" else value
     if number:
         content = _integer("the value", value)
+        if not -(2**63) <= content < 2**63:
+            raise InvalidInput(
+                f"the value must be an integer of 64 bits, not {value}; leave --int out to keep it as text"
+            )
     version = _version(expected)
     with _open(directory, cluster, address, zookeeper, space) as client:
         print(_items(client, in_map).set(name, content, expires or None, fullwait, version))
@@ -112,7 +116,7 @@ def delete(
 @_kv.command()
 def scan(
     prefix: Annotated[str, typer.Argument(help="What their names begin with.", show_default=False)] = "",
-    limit: Annotated[int, typer.Option(help="How many at most; 0 = all.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="How many at most; 0 = all.")] = 0,
     count: Annotated[bool, typer.Option("--count", help="Only say how many there are.")] = False,
     in_map: MapOption = "",
     directory: DirOption = "",
@@ -150,7 +154,7 @@ def watch(
     earliest: Annotated[
         bool, typer.Option("--earliest", help="From the first record, or the snapshots in its place.")
     ] = False,
-    limit: Annotated[int, typer.Option(help="End after so many; 0 = at Ctrl-C.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="End after so many; 0 = at Ctrl-C.")] = 0,
     in_map: MapOption = "",
     directory: DirOption = "",
     cluster: ClusterOption = "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -152,8 +153,8 @@ def produce(
     with _Topics(directory, cluster, address, zookeeper) as there:
         there.partitions(topic)
         with there.client(user, password, authority, timeout) as client, client.producer() as producer:
-            for each in data or (line.rstrip("\n") for line in sys.stdin):
-                sent = producer.send(topic, each.encode(), msg_type, partition=partition)
+            for each in map(os.fsencode, data) if data else (line.rstrip(b"\n") for line in sys.stdin.buffer):
+                sent = producer.send(topic, each, msg_type, partition=partition)
                 print(f"{sent.partition}/{sent.offset}", flush=True)
 
 
@@ -175,19 +176,19 @@ def consume(
     zookeeper: ZooKeeperOption = "",
 ) -> None:
     """Print the messages of a topic as a member of a group: a line each. They are confirmed when they are printed."""
-    left = limit
+    printed = 0
     with _Topics(directory, cluster, address, zookeeper) as there:
         there.partitions(topic)
         with (
             there.client(user, password, authority, timeout) as client,
             client.consumer(group, {topic: types or ()}) as consumer,
         ):
-            while left or not limit:
-                batch = consumer.pull(min(left or _PULLED, _PULLED))
+            while printed < limit or not limit:
+                batch = consumer.pull(min(limit - printed, _PULLED) if limit else _PULLED)
                 assert batch is not None, "it waits for ever"
                 for message in batch:
                     sys.stdout.buffer.write(message.data + b"\n")
-                    left -= 1
+                    printed += 1
                 sys.stdout.flush()
                 consumer.confirm(batch)
 

@@ -169,20 +169,25 @@ def down(
 ) -> None:
     """Stop a cluster: its servers, replicas and manager, and the ZooKeeper and Ray that were started for it.
 
-    Exit code 0 if it is down already.
+    A waltz up of it that is under way is waited for. Exit code 0 if it is down already.
     """
-    from waltz_ray.bring_up import take_down
+    from waltz_ray.bring_up import take_down, take_down_in
     from waltz_ray.finding.cluster_file import running_clusters
+    from waltz_ray.finding.find import local_file
 
     named = directory or cluster or address or any(map(os.environ.get, ("WALTZ_DIR", "WALTZ_CLUSTER", "RAY_ADDRESS")))
     if not named and not running_clusters():
         typer.echo("no cluster runs on this machine", err=True)
         return
-    found = _meant(directory, cluster, address)
+    here = local_file(cluster, directory, address)  # running or not: a killed head has left something to end
+    found = here or _found_on_ray(directory, cluster, address)
     was_up = found.running or found.ray is not None
     if was_up:
         with progress_line(as_json) as progress:
-            take_down(found, progress)
+            if here is not None:
+                take_down_in(Path(here.directory), progress)
+            else:
+                take_down(found, progress)
     if as_json:
         print_data({"cluster": found.name, "directory": found.directory, "running": False})
     else:
@@ -190,15 +195,12 @@ def down(
         typer.echo(f"cluster {found.name} {what}; its data stays in {found.directory}")
 
 
-def _meant(directory: str, cluster: str, address: str) -> ClusterFile:
-    """Running or not where its directory is known: of one whose head was killed there may still be something to end."""
+def _found_on_ray(directory: str, cluster: str, address: str) -> ClusterFile:
+    """What its manager says of a cluster that has no directory here."""
     from waltz_ray.bring_up import cluster_status
     from waltz_ray.finding import cluster_file
-    from waltz_ray.finding.find import find_on_ray, local_file
+    from waltz_ray.finding.find import find_on_ray
 
-    known = local_file(cluster, directory, address)
-    if known is not None:
-        return known
     name, joined = find_on_ray(cluster, directory, address)
     view = cluster_status(name)
     config = view.config

@@ -387,7 +387,11 @@ def test_bad_input_is_refused_before_anything_is_sent() -> None:
                 client.consumer("g", {"orders": "new"})
             with pytest.raises(InvalidInput, match="earliest"):
                 client.consumer("g", "orders", start="somewhere")  # type: ignore[arg-type]
-            async with client.consumer("g", "orders"):
+            async with client.consumer("g", "orders") as consumer:
+                await producer.send("orders", b"there is something to take")
+                for most in (0, -1, 1.5, True):
+                    with pytest.raises(InvalidInput, match="at least 1"):
+                        await consumer.pull(most)  # type: ignore[arg-type]
                 with pytest.raises(TopicRefused, match="filter"):
                     await client.consumer("g", {"orders": ["new"]}).start()
 
@@ -437,6 +441,8 @@ def waiting_threads(world: TopicWorld) -> None:
     with TopicClient(world.place, FAST) as client, ThreadPoolExecutor(3) as pool:
         producer, consumer = client.producer(), client.consumer("g", "orders")
         with consumer:
+            with pytest.raises(InvalidInput, match="at least 1"):
+                consumer.pull(0)
             assert consumer.pull(timeout=0) is None
             assert consumer.pull(timeout=0.05) is None
             producer.send("orders", b"after a pull that was given up")

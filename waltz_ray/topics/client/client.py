@@ -19,7 +19,7 @@ from waltz_ray.client.waits import result_of
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientClosed, InvalidInput, WaltzError
 from waltz_ray.topics.client.aio import AsyncTopicClient, TopicNames
-from waltz_ray.topics.client.consumer import AsyncTopicConsumer, SeekTo
+from waltz_ray.topics.client.consumer import AsyncTopicConsumer, SeekTo, checked_most
 from waltz_ray.topics.client.membership import BoundGroup, GroupStart
 from waltz_ray.topics.client.messages import Message, MessageBatch
 from waltz_ray.topics.client.outgoing import MessageKey, SentMessage, Spread, record_of, records_of
@@ -320,6 +320,7 @@ class TopicConsumer:
 
     def pull(self, most: int = 1000, timeout: float | None = None) -> MessageBatch | None:
         """The next messages of some partition; None: there were none within ``timeout`` seconds."""
+        checked_most(most)
         left, self._left = self._left, None
         if left is not None and (batch := left.result()) is not None:  # of a pull that was interrupted
             return batch

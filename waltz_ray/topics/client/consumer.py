@@ -35,7 +35,7 @@ from waltz_ray.topics.rpc import RpcFault
 from waltz_ray.topics.texts import consumer_id
 from waltz_ray.topics.wire import TopicRequest, TopicResponse
 
-__all__ = ["AsyncTopicConsumer", "SeekTo"]
+__all__ = ["AsyncTopicConsumer", "SeekTo", "checked_most"]
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,12 @@ _DISCONNECTS = (RebalanceOp.DISCONNECT, RebalanceOp.ONLY_DISCONNECT)
 
 SeekTo = int | datetime | Literal["earliest", "latest"]
 _READ_STATUS: dict[GroupStart, int] = {"earliest": 0, "latest": 1, "end": 2}
+
+
+def checked_most(most: int) -> None:
+    """InvalidInput: it is not a number of messages that can be asked for."""
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise InvalidInput(f"most is a number of messages, at least 1, not {most!r}")
 
 
 class _Hand(NamedTuple):
@@ -112,8 +118,9 @@ class AsyncTopicConsumer:
         """The next messages of some partition, about ``most`` of them; None: there were none within ``timeout`` seconds
         (None: wait for ever). Those of a partition come in their order. ``confirm`` follows.
 
-        TopicRefused: the master does not want us any more; ClientClosed.
+        TopicRefused: the master does not want us any more; ClientClosed; InvalidInput: ``most`` is less than one.
         """
+        checked_most(most)
         try:
             async with compat.timeout(timeout):
                 return await self._next(most)

@@ -1,0 +1,90 @@
+"""``waltz topic`` without a cluster."""
+
+from __future__ import annotations
+
+import io
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.cli.test_commands import run
+from waltz_ray.cli import topic
+
+
+class NoTopics:
+    """Takes all messages, whoever is asked for."""
+
+    def __init__(self, *place: str) -> None:
+        self.sent: list[bytes] = []
+        self.asked: list[int] = []
+
+    def __enter__(self) -> NoTopics:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def partitions(self, name: str) -> int:
+        return 1
+
+    def client(self, *who: object) -> Any:
+        return nullcontext(self)
+
+    def producer(self) -> Any:
+        return nullcontext(self)
+
+    def consumer(self, group: str, topics: object) -> Any:
+        return nullcontext(self)
+
+    def pull(self, most: int) -> Any:
+        """Three messages at most; when there are no more, Ctrl-C."""
+        self.asked.append(most)
+        if not self.sent:
+            raise KeyboardInterrupt
+        taken, self.sent = self.sent[: min(most, 3)], self.sent[min(most, 3) :]
+        return [SimpleNamespace(data=data) for data in taken]
+
+    def confirm(self, batch: object) -> None:
+        pass
+
+    def send(self, name: str, data: bytes, *how: object, **more: object) -> Any:
+        self.sent.append(data)
+        return SimpleNamespace(partition=0, offset=len(self.sent))
+
+
+@pytest.mark.parametrize("words", [["\udcff\udcfe", "ü", ""], []])
+def test_messages_are_the_bytes_that_were_given(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A word's, or a line's; whether they are UTF-8 or not is nobody's business."""
+    there = NoTopics()
+    monkeypatch.setattr(topic, "_Topics", lambda *place: there)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"\xff\xfe\n\xc3\xbc\n\n")))
+    assert run("topic", "produce", "orders", *words) == 0
+    assert there.sent == [b"\xff\xfe", "ü".encode(), b""]
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "printed", "code"),
+    [
+        ([], [1000] * 4, 7, 130),  # for ever: however many have been printed
+        (["--limit", "5"], [5, 2], 5, 0),
+        (["--limit", "1"], [1], 1, 0),
+        (["--limit", "1001"], [1000, 998, 995, 994], 7, 130),
+    ],
+)
+def test_as_many_messages_are_asked_for_as_are_wanted(
+    options: list[str],
+    asked: list[int],
+    printed: int,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    there = NoTopics()
+    there.sent = [b"%d" % number for number in range(7)]
+    monkeypatch.setattr(topic, "_Topics", lambda *place: there)
+    assert run("topic", "consume", "orders", "--group", "g", *options) == code
+    assert there.asked == asked
+    assert capfdbinary.readouterr().out.split() == [b"%d" % number for number in range(printed)]
