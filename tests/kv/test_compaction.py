@@ -38,12 +38,15 @@ def test_each_section_is_due_once_while_half_of_what_is_alive_is_written() -> No
 def test_what_has_fallen_behind_is_due_at_once() -> None:
     """However little was written since: writes would wait, or the log stay as long as it is if nobody writes."""
     assert is_due(live_bytes=1600, since_snapshot_bytes=0, tail_bytes=1000, least_tail_bytes=100)
+    assert is_due(live_bytes=0, since_snapshot_bytes=0, tail_bytes=125, least_tail_bytes=100)
 
 
 def test_writes_have_room_for_a_round_and_a_quarter() -> None:
     assert room_bytes(live_bytes=1600, tail_bytes=999, least_tail_bytes=100) == 1
     assert room_bytes(live_bytes=1600, tail_bytes=1000, least_tail_bytes=100) == 0
-    assert room_bytes(live_bytes=5, tail_bytes=124, least_tail_bytes=100) == 1
+    assert room_bytes(live_bytes=200, tail_bytes=124, least_tail_bytes=100) == 1
+    assert room_bytes(live_bytes=0, tail_bytes=374, least_tail_bytes=100) == 1, "as long a log where little is alive"
+    assert room_bytes(live_bytes=100, tail_bytes=249, least_tail_bytes=100) == 1
 
 
 @pytest.mark.parametrize(("items", "least"), [(50, 10_000), (500, 10_000)])

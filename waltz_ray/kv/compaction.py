@@ -34,17 +34,18 @@ def _round_bytes(live_bytes: int, least_tail_bytes: int) -> int:
 
 def is_due(live_bytes: int, since_snapshot_bytes: int, tail_bytes: int, least_tail_bytes: int) -> bool:
     """Has a section's part of a round been written since the last snapshot began, or much more than a round at all?"""
-    part = _round_bytes(live_bytes, least_tail_bytes) // SECTIONS
-    return since_snapshot_bytes >= part or room_bytes(live_bytes, tail_bytes, least_tail_bytes) <= 0
+    a_round = _round_bytes(live_bytes, least_tail_bytes)
+    return since_snapshot_bytes >= a_round // SECTIONS or tail_bytes >= a_round * 5 // 4
 
 
 def room_bytes(live_bytes: int, tail_bytes: int, least_tail_bytes: int) -> int:
     """How much more may be written before the snapshot that is due has ended; if that is not positive, writes wait.
 
     At its end the log has one state, a section that is there twice, and a round and a quarter of writes: not quite
-    twice what is alive, or, where little is, five quarters of it and of ``least_tail_bytes``.
+    twice what is alive. Where less is alive than twice ``least_tail_bytes`` it may become as long as if that were: the
+    sections are small there, and writes need not wait for them.
     """
-    return _round_bytes(live_bytes, least_tail_bytes) * 5 // 4 - tail_bytes
+    return max(live_bytes, 2 * least_tail_bytes) * 15 // 8 - live_bytes * 5 // 4 - tail_bytes
 
 
 def chunks(items: Iterable[SnapshotItem], snapshot: int, most_bytes: int = CHUNK_BYTES) -> Iterator[SnapshotChunk]:
