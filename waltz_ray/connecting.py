@@ -6,13 +6,14 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
 from waltz_ray.client.actor_transport import ActorTransport
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.application import Callbacks
+from waltz_ray.client.bounds import Partitions
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.codecs import Codec
 from waltz_ray.client.credentials import Credentials
@@ -41,7 +42,7 @@ def connect(
     cluster: str | None = None,
     callbacks: Callbacks | None = None,
     config: ClientConfig | None = None,
-    partitions: Sequence[int] | None = None,
+    partitions: Partitions = None,
     zookeeper: str | None = None,
     transport: TransportKind = "tcp",
     feed: FeedKind | None = None,
@@ -81,7 +82,7 @@ async def connect_async(
     cluster: str | None = None,
     callbacks: Callbacks | None = None,
     config: ClientConfig | None = None,
-    partitions: Sequence[int] | None = None,
+    partitions: Partitions = None,
     zookeeper: str | None = None,
     transport: TransportKind = "tcp",
     feed: FeedKind | None = None,

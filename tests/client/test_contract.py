@@ -157,6 +157,96 @@ def test_numbers_that_are_none_are_refused_at_once(server: FakeServer, make_any:
     assert client.append_many(0, [b"x"], headers=np.array([3])).result(PATIENCE_S).tolist() == [1]
 
 
+@pytest.mark.parametrize("wrong", [3.7, 1e308, float("inf"), 1 << 63, 1 << 200, "1", None, True, object()], ids=repr)
+def test_a_read_of_what_no_log_can_have_is_refused_at_once(make_any: MakeAnyClient, wrong: Any) -> None:
+    client = make_any()
+    with pytest.raises(InvalidInput, match="first_id must be an integer"):
+        list(client.read(0, wrong, 5))
+    with pytest.raises(InvalidInput, match="end_id must be an integer"):
+        list(client.read(0, 0, wrong))
+    with pytest.raises(InvalidInput, match=r"start must be|a feed needs"):
+        next(client.feed(0, start=wrong, follow=True))
+    with pytest.raises(InvalidInput, match="an integer"):
+        client.supersede(wrong)
+
+
+def test_a_read_may_end_anywhere(make_any: MakeAnyClient) -> None:
+    client = make_any()
+    client.append(0, b"x").result(PATIENCE_S)
+    highest = (1 << 63) - 1
+    assert [t.transaction_id for t in client.read(0, 0, highest)] == [0]
+    assert [*client.read(0, 0, -5), *client.read(0, highest, highest)] == []
+
+
+@pytest.mark.parametrize("wrong", ["1", b"", [], -1, float("nan"), True, object()], ids=repr)
+def test_a_time_out_that_is_none_is_refused_at_once(server: FakeServer, make_any: MakeAnyClient, wrong: Any) -> None:
+    client = make_any(Recorder({0: -1, 1: -1}))
+    calls: list[Callable[[], object]] = [
+        lambda: client.append(0, b"x", timeout=wrong).result(PATIENCE_S),
+        lambda: client.append_many(0, [b"x"], timeout=wrong).result(PATIENCE_S),
+        lambda: client.submit(Context(simple), timeout=wrong).result(PATIENCE_S),
+        lambda: client.flush(wrong),
+        lambda: client.wait_ready(wrong),
+        lambda: client.wait_applied(0, 5, wrong),
+        lambda: client.supersede(7, wrong),
+    ]
+    with client.feed(0, follow=True) as follower:
+        calls.append(lambda: follower.poll(wrong))
+        for call in calls:
+            with pytest.raises(InvalidInput, match="timeout must be a number of seconds, at least 0, not"):
+                call()
+    assert server.logs[0].data() == []
+
+
+@pytest.mark.parametrize("long", [1e308, float("inf"), 1 << 200], ids=repr)
+def test_a_time_out_is_as_long_as_it_gets(server: FakeServer, make_any: MakeAnyClient, long: float) -> None:
+    client = make_any(Recorder({0: -1, 1: -1}))
+    assert client.append(0, b"x", timeout=long).result(PATIENCE_S) == 0
+    assert client.submit(Context(simple), timeout=long).result(PATIENCE_S)
+    client.flush(long)
+    client.wait_ready(long)
+    client.wait_applied(0, 1, long)
+    with client.feed(0, follow=True) as follower:
+        assert follower.poll(long)
+
+
+def test_what_says_too_much_is_shortened(make_any: MakeAnyClient) -> None:
+    client = make_any()
+    long: Any = "x" * 100_000
+    calls: list[Callable[[], object]] = [
+        lambda: next(client.feed(0, start=long)),
+        lambda: next(client.feed(0, last=long)),
+        lambda: client.partition_for((long,)),  # type: ignore[arg-type]
+        lambda: client.supersede(long),
+        lambda: client.flush(long),
+        lambda: client.append(0, b"x", write_locks=[(long,)], client_mark=-1).result(PATIENCE_S),  # type: ignore[list-item]
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInput) as caught:
+            call()
+        assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("wrong", [5, 1.5, object()], ids=["int", "float", "object"])
+def test_locks_are_given_as_lists(make_any: MakeAnyClient, wrong: Any) -> None:
+    client = make_any()
+    with pytest.raises(InvalidInput, match="are given as a list of them"):
+        client.append(0, b"x", write_locks=wrong, client_mark=-1).result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, lambda builder: True], ids=["None", "int", "function"])
+def test_what_is_no_context_is_refused_at_once(make_any: MakeAnyClient, wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match="submit takes a TransactionContext, not"):
+        make_any().submit(wrong).result(PATIENCE_S)
+
+
+def test_a_client_does_not_supersede_itself(make_any: MakeAnyClient) -> None:
+    client = make_any()
+    with pytest.raises(InvalidInput, match="this client's own"):
+        client.supersede(client.client_id)
+    assert client.append(0, b"x").result(PATIENCE_S) == 0
+
+
 @pytest.mark.parametrize("wrong", ["ab", ("a",), ("a", 1.5), ("a", True), (1, 1), 7, None], ids=repr)
 def test_a_lock_that_is_none_is_refused_at_once(server: FakeServer, make_any: MakeAnyClient, wrong: Any) -> None:
     client = make_any()
@@ -955,6 +1045,8 @@ def test_where_a_feed_begins(server: FakeServer, make_any: MakeAnyClient) -> Non
     ("arguments", "text"),
     [
         ({"partitions": 2}, "there is no partition 2"),
+        ({"partitions": 1.5}, "a partition ID must be an integer, not float"),
+        ({"partitions": object()}, "a partition ID must be an integer, not object"),
         ({"partitions": []}, "a feed needs a partition"),
         ({"partitions": 0, "start": -1}, "start must be"),
         ({"partitions": 0, "start": "tomorrow"}, "start must be"),

@@ -34,5 +34,13 @@ def test_nothing_is_known_of_what_is_no_connection_or_is_closed() -> None:
     sock = socket.socket()
     sock.close()
     assert carried(sock) is None
+    assert carried(_OfAClosedTransport()) is None
     with closing(socket.socket(socket.AF_UNIX)) as local:
         assert carried(local) is None
+
+
+class _OfAClosedTransport:
+    """The socket that uvloop gives for one."""
+
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
+        raise ValueError("negative file descriptor")

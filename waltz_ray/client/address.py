@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from waltz_ray.client.bounds import Partitions
 from waltz_ray.client.codecs import Codec
 from waltz_ray.client.directory import Directory
 from waltz_ray.client.transport import Transport
@@ -23,7 +24,7 @@ class Address:
 
     find: Find
     config: ClientConfig | None
-    partitions: Sequence[int] | None
+    partitions: Partitions
     codec: Codec | None = None
 
 

@@ -14,7 +14,8 @@ from typing import Any, TypeVar, cast
 from waltz_ray import compat
 from waltz_ray.client.address import Address, Find, travelling
 from waltz_ray.client.aio_reads import AsyncReads, not_here, times_not_here
-from waltz_ray.client.application import Callbacks, SubmitResult, TransactionContext
+from waltz_ray.client.application import Callbacks, SubmitResult, TransactionContext, checked_client_id
+from waltz_ray.client.bounds import Partitions
 from waltz_ray.client.codecs import Codec
 from waltz_ray.client.directory import Directory, Whereabouts
 from waltz_ray.client.engine import Engine, FeedKind, settle
@@ -22,7 +23,7 @@ from waltz_ray.client.feeds import Origin
 from waltz_ray.client.keys import Lock
 from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
 from waltz_ray.client.readiness import Awaited, MountedWait
-from waltz_ray.client.time_limits import checked_timeout, unknown_error
+from waltz_ray.client.time_limits import checked_timeout, checked_wait, unknown_error
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, InvalidInput
@@ -52,7 +53,7 @@ class AsyncWaltzClient(AsyncReads):
         transport: Transport,
         callbacks: Callbacks | None = None,
         config: ClientConfig | None = None,
-        partitions: Sequence[int] | None = None,
+        partitions: Partitions = None,
         feed: FeedKind | None = None,
         find: Find | None = None,
         codec: Codec | None = None,
@@ -66,7 +67,7 @@ class AsyncWaltzClient(AsyncReads):
         found: tuple[Directory, Transport] | None,
         callbacks: Callbacks | None,
         config: ClientConfig | None,
-        partitions: Sequence[int] | None,
+        partitions: Partitions,
         feed: FeedKind | None,
         codec: Codec | None,
     ) -> None:
@@ -250,7 +251,7 @@ class AsyncWaltzClient(AsyncReads):
         runner = self._engine.runner
         fate: AwaitedFate[SubmitResult] = AwaitedFate(self._shell.loop)
         if timeout is not None:
-            checked_timeout(timeout)
+            timeout = checked_timeout(timeout)
         run = runner.submit(context, fate)
         try:
             if timeout is None or await fate.told_within(timeout):
@@ -263,9 +264,10 @@ class AsyncWaltzClient(AsyncReads):
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything appended or submitted before this call has its fate; AppendTimeout otherwise."""
+        limit_s = checked_wait(timeout)
         fates = cast(list[AwaitedFate[object]], self._engine.open_futures())
         waiters = [fate.waiter for fate in fates]
-        left = (await asyncio.wait(waiters, timeout=timeout))[1] if waiters else ()
+        left = (await asyncio.wait(waiters, timeout=limit_s))[1] if waiters else ()
         if left:
             raise AppendTimeout(
                 f"{len(left)} of {len(waiters)} appends still have no fate after {timeout} s; flush again"
@@ -296,10 +298,10 @@ class AsyncWaltzClient(AsyncReads):
         await self._wait([self._engine.applied(partition_id, transaction_id)], timeout)
 
     async def _wait(self, awaited: Sequence[Awaited], timeout: float | None) -> None:
-        start_s = self._shell.monotonic()
+        limit_s, start_s = checked_wait(timeout), self._shell.monotonic()
         one: Awaited | None = None
         try:
-            async with compat.timeout(timeout):
+            async with compat.timeout(limit_s):
                 for one in awaited:
                     while not one.reached(self._engine.closed):
                         await self._ready.wait()
@@ -312,6 +314,7 @@ class AsyncWaltzClient(AsyncReads):
 
     async def supersede(self, client_id: int, timeout: float | None = None) -> list[int]:
         """Let nothing more of a client whose process has died into the log: see ``WaltzClient.supersede``."""
+        client_id, timeout = checked_client_id(client_id), checked_wait(timeout)
         marks = await self._server_marks(range(self.partitions))
         first_ids = {partition: mark + 1 for partition, mark in marks.items()}
         subscription = self._engine.stand_in(client_id, first_ids, self._ready_changed)

@@ -205,7 +205,7 @@ class AsyncCursor(AsyncIterator[Transaction]):
             raise self._failure
 
     async def _next_batch(self, timeout: float | None) -> Sequence[Transaction]:
-        end_s = None if timeout is None else time.monotonic() + timeout
+        end_s = None if timeout is None else time.monotonic() + checked_timeout(timeout)
         while not self._stopped:
             self._check()
             await self._write_if_due()

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from waltz_ray.client.aio_cursors import AsyncCursor, async_cursor_statuses, open_async_cursor
 from waltz_ray.client.application import Transaction
-from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, begun_further_on, check_partition, check_read
+from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, begun_further_on, check_partition, checked_range
 from waltz_ray.client.cursor_rules import CursorCall
 from waltz_ray.client.directory import Directory
 from waltz_ray.client.engine import Engine
@@ -58,8 +58,7 @@ class AsyncReads(ABC):
     def read(self, partition_id: int, first_id: int, end_id: int) -> AsyncIterator[Transaction]:
         """Transactions [first_id, end_id) as far as they are committed; DataUnavailable if they can't be read, Trimmed
         where the next one is gone."""
-        check_read(partition_id, first_id, self.partitions)
-        return self._read(partition_id, first_id, end_id)
+        return self._read(*checked_range(partition_id, first_id, end_id, self.partitions))
 
     @overload
     def feed(

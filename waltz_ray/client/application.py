@@ -259,10 +259,21 @@ class TransactionContext(ABC):
 
 
 def checked_int(what: str, value: object) -> int:
-    """``value`` as an int. InvalidInput for what is no integer, and for True and False."""
+    """``value`` as an int of 64 bits. InvalidInput for what is none, and for True and False."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise InvalidInput(f"{what} must be an integer, not {type(value).__name__}: {value!r:.60}")
-    return int(value)
+    number = int(value)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise InvalidInput(f"{what} must be an integer of 64 bits, not one of {number.bit_length() + 1}")
+    return number
+
+
+def checked_client_id(client_id: int) -> int:
+    """``client_id`` if a client can have had it."""
+    client_id = checked_int("a client ID", client_id)
+    if not 0 <= client_id < 1 << 31:
+        raise InvalidInput(f"a client ID is from 0 to 2^31 - 1, not {client_id}")
+    return client_id
 
 
 def checked_header(header: int) -> int:
@@ -277,6 +288,6 @@ def checked_header(header: int) -> int:
 def checked_mark(mark: int) -> int:
     """``mark`` if it can be a client's high-water mark."""
     mark = checked_int("a client high-water mark", mark)
-    if not -1 <= mark < 1 << 63:
+    if mark < -1:
         raise InvalidInput(f"a client high-water mark must be -1 (none) or a transaction ID, not {mark}")
     return mark

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from numbers import Integral
 from typing import Literal
 
 from waltz_ray.client.application import checked_int
@@ -18,7 +19,8 @@ __all__ = [
     "at_time",
     "begun_further_on",
     "check_partition",
-    "check_read",
+    "checked_range",
+    "chosen_partitions",
     "resolved",
 ]
 
@@ -39,11 +41,21 @@ def check_partition(partition_id: int, count: int) -> int:
     return partition_id
 
 
-def check_read(partition_id: int, first_id: int, count: int) -> None:
-    """InvalidInput unless there is such a partition, and such an ID can be."""
-    check_partition(partition_id, count)
+def chosen_partitions(partitions: Partitions, count: int) -> tuple[int, ...]:
+    """In order, each once: of a space with ``count`` of them. InvalidInput."""
+    if partitions is None:
+        return tuple(range(count))
+    several = partitions if isinstance(partitions, Iterable) else [partitions]
+    return tuple(sorted({check_partition(partition, count) for partition in several}))
+
+
+def checked_range(partition_id: int, first_id: int, end_id: int, count: int) -> tuple[int, int, int]:
+    """What is to be read, of which partition of ``count``. InvalidInput if there is none, or no such ID can be."""
+    partition_id = check_partition(partition_id, count)
+    first_id, end_id = checked_int("first_id", first_id), checked_int("end_id", end_id)
     if first_id < 0:
         raise InvalidInput(f"transaction IDs begin at 0, not {first_id}")
+    return partition_id, first_id, end_id
 
 
 def begun_further_on(gone: Trimmed, earliest: bool) -> int:
@@ -76,12 +88,12 @@ def resolved(name: str, bound: Bound, partition_id: int, mark: int, beginning: i
         if partition_id not in bound:
             raise InvalidInput(f"{name} names no transaction ID for partition {partition_id}; name one for each")
         bound = bound[partition_id]
-    if isinstance(bound, bool) or not isinstance(bound, int) or bound < 0:
+    if isinstance(bound, bool) or not isinstance(bound, Integral) or not 0 <= bound < 1 << 63:
         raise InvalidInput(
-            f"{name} must be 'earliest', 'latest', a transaction ID >= 0 or a mapping of those, or a datetime, "
-            f"not {bound!r}"
+            f"{name} must be 'earliest', 'latest', a transaction ID from 0 to 2^63 - 1 or a mapping of those, or a "
+            f"datetime, not {bound!r:.60}"
         )
-    return bound
+    return int(bound)
 
 
 @dataclass(frozen=True)
@@ -98,17 +110,13 @@ class FeedPlan:
     def of(cls, partitions: Partitions, count: int, start: Bound, last: int | None) -> FeedPlan:
         """``partitions`` of ``count``. InvalidInput as early as can be."""
         if last is not None:
-            if isinstance(last, bool) or not isinstance(last, int) or last < 0:
-                raise InvalidInput(f"last must be a number of transactions, at least 0, not {last!r}")
+            last = checked_int("last", last)
+            if last < 0:
+                raise InvalidInput(f"last must be a number of transactions, at least 0, not {last}")
             if start != "earliest":
                 raise InvalidInput("a feed begins at start= or with the last= transactions: give one of them")
-        if partitions is None:
-            chosen: Sequence[int] = range(count)
-        else:
-            chosen = [partitions] if isinstance(partitions, int) else partitions
-        ids = tuple(sorted({check_partition(partition, count) for partition in chosen}))
         earliest = start == "earliest" or isinstance(start, datetime)
-        plan = cls(ids, start, last, earliest)
+        plan = cls(chosen_partitions(partitions, count), start, last, earliest)
         if not plan.partitions:
             raise InvalidInput("a feed needs a partition; name one, several, or none at all for all of them")
         if plan.time_ms is None:

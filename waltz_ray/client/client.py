@@ -25,8 +25,9 @@ from waltz_ray.client.application import (
     SubmitResult,
     Transaction,
     TransactionContext,
+    checked_client_id,
 )
-from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, begun_further_on, check_partition, check_read
+from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, begun_further_on, check_partition, checked_range
 from waltz_ray.client.codecs import Codec
 from waltz_ray.client.cursor_rules import CursorCall
 from waltz_ray.client.cursors import Cursor, cursor_statuses, open_cursor
@@ -42,7 +43,7 @@ from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.rpc import READ_BYTES, only_data
 from waltz_ray.client.subscription import FeedItem
 from waltz_ray.client.threads import Threads
-from waltz_ray.client.time_limits import TimeLimit, checked_timeout, expire_append
+from waltz_ray.client.time_limits import TimeLimit, checked_timeout, checked_wait, expire_append
 from waltz_ray.client.times import in_milliseconds, time_of
 from waltz_ray.client.transport import Transport
 from waltz_ray.client.waits import LOOK_S
@@ -74,7 +75,7 @@ class WaltzClient:
         transport: Transport,
         callbacks: Callbacks | None = None,
         config: ClientConfig | None = None,
-        partitions: Sequence[int] | None = None,
+        partitions: Partitions = None,
         feed: FeedKind | None = None,
         threads: Threads | None = None,
         find: Find | None = None,
@@ -194,7 +195,7 @@ class WaltzClient:
         if timeout is None:
             runner.submit(context, future)
             return future
-        checked_timeout(timeout)
+        timeout = checked_timeout(timeout)
         run = runner.submit(context, future)
         limit = TimeLimit(future, "the context", timeout, lambda: runner.expire(run, timeout), self._engine.why)
         return limit.begin(self._threads.post, timeout)
@@ -203,8 +204,9 @@ class WaltzClient:
         """Wait until everything appended or submitted before this call has its fate; AppendTimeout otherwise."""
         if self._threads.on_loop:
             raise InvalidInput("flush() was called in a future's callback, which it would wait for")
+        limit_s = checked_wait(timeout)
         futures = cast(list[Future[object]], self._engine.open_futures())
-        left = concurrent.futures.wait(futures, timeout).not_done
+        left = concurrent.futures.wait(futures, limit_s).not_done
         if left:
             raise AppendTimeout(
                 f"{len(left)} of {len(futures)} appends still have no fate after {timeout} s; flush again"
@@ -216,8 +218,7 @@ class WaltzClient:
     def read(self, partition_id: int, first_id: int, end_id: int) -> Iterator[Transaction]:
         """Transactions [first_id, end_id) as far as they are committed; DataUnavailable if they can't be read, Trimmed
         where the next one is gone."""
-        check_read(partition_id, first_id, self._count)
-        return self._read(partition_id, first_id, end_id)
+        return self._read(*checked_range(partition_id, first_id, end_id, self._count))
 
     @overload
     def feed(
@@ -364,6 +365,7 @@ class WaltzClient:
         self._wait_for(awaited, timeout)
 
     def _wait_for(self, awaited: Sequence[Awaited], timeout: float | None) -> None:
+        timeout = checked_wait(timeout)
         start_s = time.monotonic()
         with self._ready:
             for one in awaited:
@@ -382,6 +384,7 @@ class WaltzClient:
         flight has its fate. Returns the marks of all partitions: what that client ever appended is not above them.
         It must not run any more: a client that lives would mount again. PartitionNotReady after ``timeout`` seconds.
         """
+        client_id, timeout = checked_client_id(client_id), checked_wait(timeout)
         first_ids = {partition: self.server_high_water_mark(partition) + 1 for partition in range(self._count)}
         subscription = self._engine.stand_in(client_id, first_ids, self._ready_changed)
         try:
@@ -457,7 +460,8 @@ class WaltzClient:
 
     def _limited(self, outbox: Outbox, append: AppendCall, fate: LightFuture[T], timeout: float) -> Future[T]:
         """Send it; the answer comes within ``timeout`` seconds."""
-        end_s = time.monotonic() + checked_timeout(timeout)
+        timeout = checked_timeout(timeout)
+        end_s = time.monotonic() + timeout
         if not outbox.offer(append):
             self._threads.wait_for_room(outbox, append, timeout)
         expire = partial(expire_append, outbox, append, timeout)

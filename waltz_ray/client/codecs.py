@@ -111,7 +111,7 @@ class TypedCodec:
 
     def __post_init__(self) -> None:
         if self.form not in ("json", "msgpack"):
-            raise InvalidInput(f"TypedCodec writes 'json' or 'msgpack', not {self.form!r}")
+            raise InvalidInput(f"TypedCodec writes 'json' or 'msgpack', not {self.form!r:.60}")
 
     def encode(self, value: Any) -> bytes:
         a_class = isinstance(self.kind, type) and get_origin(self.kind) is None  # Python 3.10 calls list[int] a type

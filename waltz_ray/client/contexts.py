@@ -88,7 +88,9 @@ class ContextRunner:
         self._closed = False
 
     def submit(self, context: TransactionContext, future: Fate[SubmitResult]) -> ContextRun:
-        """Run it until it ends; ``future`` is told how."""
+        """Run it until it ends; ``future`` is told how. InvalidInput: it is no context."""
+        if not isinstance(context, TransactionContext):
+            raise InvalidInput(f"submit takes a TransactionContext, not {type(context).__name__}: {context!r:.60}")
         run = ContextRun(self, context, future)
         with self._lock:
             if self._closed:

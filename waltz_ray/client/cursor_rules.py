@@ -25,6 +25,11 @@ class CursorCall:
     hold: bool | None
     auto_commit: bool
 
+    def __post_init__(self) -> None:
+        """InvalidInput."""
+        if self.hold is not None and not isinstance(self.hold, bool):
+            raise InvalidInput(f"hold is True, False or None (as it was), not {self.hold!r:.60}")
+
     @property
     def moves_with_the_log(self) -> bool:
         """Whether its start is another one when more has been trimmed."""

@@ -203,7 +203,7 @@ class Cursor(Iterator[Transaction]):
             raise self._failure
 
     def _next_batch(self, timeout: float | None) -> Sequence[Transaction]:
-        end_s = None if timeout is None else time.monotonic() + timeout
+        end_s = None if timeout is None else time.monotonic() + checked_timeout(timeout)
         while not self._stopped:
             self._check()
             self._write_if_due()

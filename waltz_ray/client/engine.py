@@ -17,7 +17,7 @@ import numpy as np
 from waltz_ray.client.application import Callbacks, checked_header, checked_int, checked_mark
 from waltz_ray.client.applier import Applier
 from waltz_ray.client.attachment import Attachment
-from waltz_ray.client.bounds import check_partition
+from waltz_ray.client.bounds import Partitions, check_partition, chosen_partitions
 from waltz_ray.client.codecs import Codec, encoded
 from waltz_ray.client.contexts import ContextRunner
 from waltz_ray.client.core import Mounter, PartitionShell
@@ -74,16 +74,14 @@ def settle(
     count: int,
     callbacks: Callbacks | None,
     config: ClientConfig | None,
-    partitions: Sequence[int] | None,
+    partitions: Partitions,
     feed: FeedKind | None,
     codec: Codec | None = None,
 ) -> Membership:
     """Asks the application for its marks; whatever that raises. ``feed``: if there are callbacks to be fed."""
     if feed is not None and feed not in _FEED_MODES:
-        raise InvalidInput(f"feed must be 'records' or 'headers', not {feed!r}")
-    mounted = tuple(range(count))
-    if partitions is not None:
-        mounted = tuple(sorted({check_partition(partition, count) for partition in partitions}))
+        raise InvalidInput(f"feed must be 'records' or 'headers', not {feed!r:.60}")
+    mounted = chosen_partitions(partitions, count)
     marks: dict[int, int] = {}
     if callbacks is not None:
         marks = {p: checked_mark(callbacks.client_high_water_mark(p)) for p in mounted}
@@ -242,7 +240,11 @@ class Engine:
 
         ``longest_bytes``: of its longest record, where it has several.
         """
-        partition_id, lock_count = attachment.queue.partition_id, sum(map(len, locks))
+        partition_id = attachment.queue.partition_id
+        try:
+            lock_count = sum(map(len, locks))
+        except TypeError:
+            raise InvalidInput("the locks of an append are given as a list of them, one list for each kind") from None
         size_bytes = len(append.data) if longest_bytes is None else longest_bytes
         check_size(partition_id, size_bytes, lock_count, self._config.max_frame_bytes)
         mark = attachment.applied_mark if client_mark is None else checked_mark(client_mark)
@@ -359,7 +361,10 @@ class Engine:
         return subscription
 
     def stand_in(self, client_id: int, first_ids: Mapping[int, int], ready_changed: Callable[[], None]) -> Subscription:
-        """Mount partitions in the name of another client; nobody wants the feed, which goes on."""
+        """Mount partitions in the name of another client; nobody wants the feed, which goes on. InvalidInput: it is
+        no other client."""
+        if client_id == self.membership.client_id:
+            raise InvalidInput(f"client {client_id} runs: that is this client's own ID; supersede one that has died")
         subscription: Subscription = self.follow(
             client_id, first_ids, lambda item: subscription.used(item), ready_changed
         )

@@ -19,6 +19,7 @@ from waltz_ray import compat
 from waltz_ray.client.application import Transaction
 from waltz_ray.client.feeds import Origin, Transactions
 from waltz_ray.client.subscription import FeedItem, Subscription
+from waltz_ray.client.time_limits import checked_timeout, checked_wait
 from waltz_ray.client.waits import item_of
 
 __all__ = ["AsyncFollower", "Follower"]
@@ -85,7 +86,7 @@ class Follower(Iterator[Transaction]):
         self.stop()
 
     def _next_frame(self, timeout: float | None) -> Transactions:
-        end_s = None if timeout is None else time.monotonic() + timeout
+        end_s = None if timeout is None else time.monotonic() + checked_timeout(timeout)
         while not self._stopped:
             self._subscription.used(self._held)
             self._held = None
@@ -140,7 +141,7 @@ class AsyncFollower(AsyncIterator[Transaction]):
         if rest:
             return rest
         try:
-            async with compat.timeout(timeout):
+            async with compat.timeout(checked_wait(timeout)):
                 return await self._next_frame()
         except TimeoutError:
             return _NONE

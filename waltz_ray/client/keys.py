@@ -26,7 +26,7 @@ def key_hash(key: Key) -> int:
     if isinstance(key, bytes):
         return zlib.crc32(key)
     if isinstance(key, bool) or not isinstance(key, str | int):
-        raise InvalidInput(f"a key must be a string, bytes or an integer, not {type(key).__name__}: {key!r}")
+        raise InvalidInput(f"a key must be a string, bytes or an integer, not {type(key).__name__}: {key!r:.60}")
     return zlib.crc32(str(key).encode("utf-8", "surrogatepass"))
 
 

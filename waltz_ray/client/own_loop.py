@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.shell import Turn
-from waltz_ray.client.time_limits import checked_timeout, expire_append, unknown_error
+from waltz_ray.client.time_limits import checked_wait, expire_append, unknown_error
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import WaltzError
 
@@ -199,7 +199,8 @@ class OwnLoop:
 
     async def sent(self, outbox: Outbox, append: AppendCall, fate: AwaitedFate[T], timeout: float | None) -> T:
         """Send it, wait for its fate, and say what that is; within ``timeout`` seconds, if they are given."""
-        end_s = 0.0 if timeout is None else self.monotonic() + checked_timeout(timeout)
+        timeout = checked_wait(timeout)
+        end_s = 0.0 if timeout is None else self.monotonic() + timeout
         await self.offer(outbox, append, timeout)
         if timeout is None:
             return await self.told(outbox, append, fate)

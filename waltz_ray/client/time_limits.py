@@ -12,6 +12,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from numbers import Real
 from typing import Any, Generic, TypeVar
 
 from waltz_ray.client.futures import LightFuture
@@ -19,16 +20,21 @@ from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.requests import AppendCall
 from waltz_ray.errors import AppendFailed, AppendTimeout, InvalidInput
 
-__all__ = ["TimeLimit", "checked_timeout", "expire_append", "unknown_error"]
+__all__ = ["TimeLimit", "checked_timeout", "checked_wait", "expire_append", "unknown_error"]
 
 T = TypeVar("T")
 
 
 def checked_timeout(timeout: float) -> float:
-    """``timeout`` in seconds, if it is one."""
-    if not timeout >= 0:  # nor is it NaN
-        raise InvalidInput(f"timeout must be a number of seconds, at least 0, not {timeout!r}")
-    return timeout
+    """``timeout`` in seconds, if it is one; at most what a thread can wait, which is some three hundred years."""
+    if isinstance(timeout, bool) or not isinstance(timeout, Real) or not timeout >= 0:  # nor is it NaN
+        raise InvalidInput(f"timeout must be a number of seconds, at least 0, not {timeout!r:.60}")
+    return min(timeout, threading.TIMEOUT_MAX)
+
+
+def checked_wait(timeout: float | None) -> float | None:
+    """``timeout`` of what may also wait for as long as that takes (None)."""
+    return None if timeout is None else checked_timeout(timeout)
 
 
 def expire_append(outbox: Outbox, append: AppendCall, timeout: float) -> AppendFailed | None:

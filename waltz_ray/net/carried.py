@@ -33,7 +33,7 @@ def carried(sock: _Asked | None) -> Carried | None:
         return None
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, option, _BYTES.size)
-    except OSError:
+    except (OSError, ValueError):  # of a transport that has been closed uvloop gives a socket without a descriptor
         return None
     if len(info) < _BYTES.size:
         return None

@@ -42,7 +42,7 @@ class CursorRecord:
 def checked_cursor_name(name: object) -> str:
     """InvalidInput if it cannot be the name of a cursor."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidInput(f"{name!r} cannot name a cursor: take 1 to 64 of a-z, 0-9, _ and -")
+        raise InvalidInput(f"{name!r:.60} cannot name a cursor: take 1 to 64 of a-z, 0-9, _ and -")
     return name
 
 

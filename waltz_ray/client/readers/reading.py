@@ -69,7 +69,7 @@ def checked_header(header: HeaderFilter | None) -> range | frozenset[int] | None
         return header
     values = [header] if isinstance(header, int) else list(header) if isinstance(header, Collection) else [None]
     if not all(isinstance(each, int) and not isinstance(each, bool) for each in values):
-        raise InvalidInput(f"header must be an int, a range or a set of ints, not {header!r}")
+        raise InvalidInput(f"header must be an int, a range or a set of ints, not {header!r:.60}")
     return frozenset(int(each) for each in values if each is not None)
 
 
@@ -116,11 +116,11 @@ class Reading:
     ) -> Reading:
         """From what a user gives; InvalidInput says what of it cannot be."""
         if source not in ("server", "replica"):
-            raise InvalidInput(f"source must be 'server' or 'replica', not {source!r}")
+            raise InvalidInput(f"source must be 'server' or 'replica', not {source!r:.60}")
         if source == "replica" and not isinstance(where, str):
             raise InvalidInput("source='replica' finds the replicas in ZooKeeper; give zookeeper=, not endpoints=")
         if decoder is not None and not callable(decoder):
-            raise InvalidInput(f"decoder must be a function of a pyarrow.RecordBatch, not {decoder!r}")
+            raise InvalidInput(f"decoder must be a function of a pyarrow.RecordBatch, not {decoder!r:.60}")
         if space != DEFAULT_SPACE and not isinstance(where, str):
             raise InvalidInput("a space is found in ZooKeeper; give zookeeper=, not endpoints=")
         keyring = keyring_of(where, cluster) if source == "replica" and isinstance(where, str) else None
@@ -306,7 +306,7 @@ def _listed(partitions: Sequence[int] | None) -> list[int] | None:
     if partitions is None:
         return None
     if not all(isinstance(each, int) and not isinstance(each, bool) for each in partitions):
-        raise InvalidInput(f"partitions must be partition IDs, not {list(partitions)!r}")
+        raise InvalidInput(f"partitions must be partition IDs, not {list(partitions)!r:.60}")
     return list(partitions)
 
 

@@ -99,7 +99,7 @@ class AsyncKvMap:
     ) -> AsyncIterator[list[NamedEntry]]:
         """What ``scan`` gives, some at a time."""
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-            raise InvalidInput(f"limit is a number of items, at least 0, not {limit!r}")
+            raise InvalidInput(f"limit is a number of items, at least 0, not {limit!r:.60}")
         engine = self._engine()
         timeout_s = checked_timeout_s(timeout, engine.config)
         first, begin = name_bytes(prefix, "a prefix"), name_bytes(after, "after")

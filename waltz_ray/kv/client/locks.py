@@ -29,9 +29,9 @@ class AsyncKvLock:
         """``lease`` and ``wait`` in seconds; see ``AsyncKvClient.lock``."""
         self._raw = name_bytes(name, "a lock's name")
         if isinstance(lease, bool) or not isinstance(lease, int | float) or not _LEAST_LEASE_S <= lease <= 86400:
-            raise InvalidInput(f"lease is a number of seconds from {_LEAST_LEASE_S} to 86400, not {lease!r}")
+            raise InvalidInput(f"lease is a number of seconds from {_LEAST_LEASE_S} to 86400, not {lease!r:.60}")
         if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= MOST_TIMEOUT_S:
-            raise InvalidInput(f"wait is a number of seconds from 0 to {MOST_TIMEOUT_S:g}, not {wait!r}")
+            raise InvalidInput(f"wait is a number of seconds from 0 to {MOST_TIMEOUT_S:g}, not {wait!r:.60}")
         self.lease_s, self.wait_s = float(lease), float(wait)
         self._get_engine = engine
         self._running: KvEngine | None = None

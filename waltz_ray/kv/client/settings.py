@@ -67,5 +67,5 @@ def checked_timeout_s(timeout: float | None, config: KvClientConfig) -> float:
     if timeout is None:
         return config.timeout_s
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= MOST_TIMEOUT_S:
-        raise InvalidInput(f"timeout is a number of seconds above 0, at most {MOST_TIMEOUT_S:g}, not {timeout!r}")
+        raise InvalidInput(f"timeout is a number of seconds above 0, at most {MOST_TIMEOUT_S:g}, not {timeout!r:.60}")
     return timeout

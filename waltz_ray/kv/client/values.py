@@ -140,7 +140,7 @@ def expires_in_ms(expires: float | None) -> int:
     if expires is None:
         return 0
     if isinstance(expires, bool) or not isinstance(expires, int | float) or not 0 < expires <= _LONGEST_S:
-        raise InvalidInput(f"expires is a positive number of seconds, or None for never, not {expires!r}")
+        raise InvalidInput(f"expires is a positive number of seconds, or None for never, not {expires!r:.60}")
     return max(1, round(expires * 1000))
 
 
@@ -149,5 +149,5 @@ def expected_version(expected: Expected) -> int:
     if expected is None:
         return ANY_VERSION
     if isinstance(expected, bool) or not isinstance(expected, int) or (expected < 0 and expected != ABSENT):
-        raise InvalidInput(f"expected is the version of an Entry, ABSENT or None, not {expected!r}")
+        raise InvalidInput(f"expected is the version of an Entry, ABSENT or None, not {expected!r:.60}")
     return expected

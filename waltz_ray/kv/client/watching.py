@@ -95,7 +95,7 @@ def checked_start(start: WatchStart) -> WatchStart:
     """InvalidInput: it is none."""
     if start in ("earliest", "latest") or isinstance(start, Mapping):
         return start
-    raise InvalidInput(f"start is 'latest', 'earliest' or an ID for each partition, not {start!r}")
+    raise InvalidInput(f"start is 'latest', 'earliest' or an ID for each partition, not {start!r:.60}")
 
 
 class _Reader:

@@ -163,8 +163,8 @@ def subscription_of(group: str, topics: TopicNames, start: GroupStart, bound: Bo
     if not topics or not group:
         raise InvalidInput("a consumer has a group and at least one topic")
     if start not in ("earliest", "latest", "end"):
-        raise InvalidInput(f'start is "earliest", "latest" or "end", not {start!r}')
+        raise InvalidInput(f'start is "earliest", "latest" or "end", not {start!r:.60}')
     for types in topics.values():
         if isinstance(types, str):
-            raise InvalidInput(f"message types are a list of texts, not the text {types!r}")
+            raise InvalidInput(f"message types are a list of texts, not the text {types!r:.60}")
     return TopicSubscription(group, {topic: frozenset(types) for topic, types in topics.items()}, start, bound)

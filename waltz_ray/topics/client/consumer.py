@@ -52,7 +52,7 @@ _READ_STATUS: dict[GroupStart, int] = {"earliest": 0, "latest": 1, "end": 2}
 def checked_most(most: int) -> None:
     """InvalidInput: it is not a number of messages that can be asked for."""
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise InvalidInput(f"most is a number of messages, at least 1, not {most!r}")
+        raise InvalidInput(f"most is a number of messages, at least 1, not {most!r:.60}")
 
 
 class _Hand(NamedTuple):
