@@ -410,7 +410,7 @@ def _known(config: ClusterConfig) -> ClusterFile:
     """What the directory says, or a first entry for it. ClusterMismatch if it is about another cluster."""
     wanted = ClusterFile(
         config.name,
-        str(Path(config.directory).resolve()),
+        os.path.realpath(config.directory),
         config.partitions,
         config.replicas,
         config.servers,

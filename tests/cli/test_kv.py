@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ from waltz_ray.client.codecs import BytesCodec, JsonCodec
 from waltz_ray.kv.client import connecting
 from waltz_ray.kv.client.client import KvClient
 from waltz_ray.kv.client.settings import KvClientConfig
+from waltz_ray.kv.client.values import MOST_VALUE_BYTES
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -43,6 +45,14 @@ def run(cluster: FakeKvCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         return int(str(leaving.value.code)), said.out, said.err
 
     return call
+
+
+def test_a_value_on_stdin_that_never_ends(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/zero", "rb") as endless:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=endless))
+        code, out, error = run("set", "ann", "-")
+    assert (code, out) == (1, "")
+    assert error == f"waltz: stdin has more than the {MOST_VALUE_BYTES} bytes that a value can have\n"
 
 
 def test_items(run: Run) -> None:

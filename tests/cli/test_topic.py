@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.test_commands import run
 from waltz_ray.cli import topic
+from waltz_ray.config import ClientConfig
 
 
 class NoTopics:
@@ -63,6 +64,20 @@ def test_messages_are_the_bytes_that_were_given(words: list[str], monkeypatch: p
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"\xff\xfe\n\xc3\xbc\n\n")))
     assert run("topic", "produce", "orders", *words) == 0
     assert there.sent == [b"\xff\xfe", "ü".encode(), b""]
+
+
+def test_a_line_that_never_ends_is_no_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there, most = NoTopics(), ClientConfig().max_frame_bytes
+    monkeypatch.setattr(topic, "_Topics", lambda *place: there)
+    endless = io.BytesIO(b"first\n" + bytes(most + 2))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=endless))
+    assert run("topic", "produce", "orders") == 1
+    assert (there.sent, endless.tell()) == ([b"first"], len(b"first\n") + most + 1)
+    assert capsys.readouterr().err == (
+        f"waltz: line too long: more than {most} bytes, as no message has; those before it are sent\n"
+    )
 
 
 @pytest.mark.parametrize(

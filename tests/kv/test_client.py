@@ -161,6 +161,27 @@ def test_expected_versions(kv: Any) -> None:
             kv.set("ann", 1, expected=bad)
 
 
+@pytest.mark.parametrize(
+    "wrong", [None, 1, 1.5, b"ann", "ann", object(), "x" * 100_000], ids=lambda wrong: repr(wrong)[:20]
+)
+def test_what_is_not_several_is_refused_at_once(kv: Any, wrong: Any) -> None:
+    kv.set("n", 1)
+    for call in (kv.get_many, kv.set_many, lambda amount: kv.add("n", amount if amount != 1 else 1.5)):
+        with pytest.raises(InvalidInput) as caught:
+            call(wrong)
+        assert len(str(caught.value)) < 300
+    assert kv.get("n") == 1
+
+
+def test_who_compares_says_with_what(kv: Any) -> None:
+    """None is what ``set`` takes for whatever is there: who has read that an item is not there, and hands on that None,
+    would overwrite what has come since."""
+    kv.set("ann", 1)
+    with pytest.raises(InvalidInput, match="or ABSENT, not None"):
+        kv.cas("ann", 2, None)
+    assert kv.get("ann") == 1
+
+
 def test_updates_of_many_at_once_are_all_in_it(make: MakeKv, kv: Any) -> None:
     clients = [make() for _ in range(3)]
     threads = [threading.Thread(target=lambda c=c: [c.add("n") for _ in range(20)]) for c in clients]

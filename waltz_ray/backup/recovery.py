@@ -197,7 +197,7 @@ def forget_recovered(directory: str) -> None:
 
 
 def _number_of(directory: str) -> int:
-    name = Path(directory).resolve().name
+    name = Path(os.path.realpath(directory)).name
     number = name.removeprefix("replica-")
     if name == number or not number.isdecimal():
         raise InvalidInput(f"{directory} is not a replica's directory, whose name is replica-<number>")
@@ -241,7 +241,7 @@ def _opened(disk: OsDisk, numbers: Mapping[int, str], key: uuid.UUID) -> Iterato
     with ExitStack() as held:
         stores = {}
         for r, directory in numbers.items():
-            stores[r] = ReplicaStore.open(disk, str(Path(directory).resolve()), key, StorageConfig())
+            stores[r] = ReplicaStore.open(disk, os.path.realpath(directory), key, StorageConfig())
             held.callback(stores[r].close)
         yield stores
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -34,7 +35,7 @@ def demo(
     from waltz_ray.demo.runner import run_demo
 
     kept = bool(directory)
-    place = Path(directory or tempfile.mkdtemp(prefix="waltz-demo-")).resolve()
+    place = Path(os.path.realpath(directory or tempfile.mkdtemp(prefix="waltz-demo-")))
     place.mkdir(parents=True, exist_ok=True)
     check_writable(json_file)
     ok = False

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -40,7 +40,7 @@ def export(
                 shown.stage("copied", total)
             shown.at(done)
 
-        found = export_original(OsDisk(), str(Path(directory).resolve()), str(Path(into).resolve()), progress)
+        found = export_original(OsDisk(), os.path.realpath(directory), os.path.realpath(into), progress)
     for note in found.notes:
         typer.echo(f"waltz: {note}", err=True)
     if as_json:

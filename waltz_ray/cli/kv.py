@@ -84,7 +84,7 @@ def set_item(
     space: KvSpaceOption = "kv",
 ) -> None:
     """Give an item a value, and print its version."""
-    content: str | bytes | int = sys.stdin.buffer.read() if value == "-" else value
+    content: str | bytes | int = _stdin() if value == "-" else value
     if number:
         content = _integer("the value", value)
         if not -(2**63) <= content < 2**63:
@@ -255,6 +255,16 @@ def _named(name: str | bytes) -> Mapping[str, Any]:
 def _word(value: Any) -> str:
     """For people: text as it is if it can be printed, anything else as Python writes it."""
     return value if isinstance(value, str) and value.isprintable() else repr(value)
+
+
+def _stdin() -> bytes:
+    """All of it. InvalidInput if it is longer than a value can be."""
+    from waltz_ray.kv.client.values import MOST_VALUE_BYTES
+
+    data = sys.stdin.buffer.read(MOST_VALUE_BYTES + 1)
+    if len(data) > MOST_VALUE_BYTES:
+        raise InvalidInput(f"stdin has more than the {MOST_VALUE_BYTES} bytes that a value can have")
+    return data
 
 
 def _integer(what: str, text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ __all__ = ["BarScreen", "check_writable", "write_json"]
 
 def check_writable(json_file: str) -> None:
     """Before minutes of work, not after them: InvalidInput if the file's folder is not there. - is stdout, "" none."""
-    if json_file and json_file != "-" and not Path(json_file).resolve().parent.is_dir():
-        raise InvalidInput(f"--json {json_file}: there is no folder {Path(json_file).resolve().parent}")
+    if json_file and json_file != "-" and not Path(os.path.realpath(json_file)).parent.is_dir():
+        raise InvalidInput(f"--json {json_file}: there is no folder {Path(os.path.realpath(json_file)).parent}")
 
 
 def write_json(json_file: str, result: dict[str, Any]) -> None:

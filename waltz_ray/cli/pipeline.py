@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -53,7 +54,7 @@ def pipeline(
 
     check_writable(json_file)
     running = find("", cluster, address) if cluster else None
-    place = Path(directory or tempfile.mkdtemp(prefix="waltz-pipeline-")).resolve()
+    place = Path(os.path.realpath(directory or tempfile.mkdtemp(prefix="waltz-pipeline-")))
     place.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=json_file == "-")
     begin = time.monotonic()

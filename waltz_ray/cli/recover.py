@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,7 +72,7 @@ def recover(
 
 
 def _common_parent(found: list[str]) -> str:
-    parents = {str(Path(each).resolve().parent) for each in found}
+    parents = {str(Path(os.path.realpath(each)).parent) for each in found}
     if len(parents) != 1:
         raise InvalidInput("the replicas are in different directories; say which is the cluster's, with --into")
     return parents.pop()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
@@ -26,8 +26,10 @@ from waltz_ray.cli.common import (
 )
 from waltz_ray.cli.connecting import ZooKeeperOption
 from waltz_ray.cli.moments import MOMENT_HELP, moment
+from waltz_ray.config import ClientConfig
 from waltz_ray.errors import InvalidInput, PartitionNotReady, VersionConflict
 from waltz_ray.protocol.spaces import OFFSETS_SPACE
+from waltz_ray.small_files import read_small_file
 
 if TYPE_CHECKING:
     from waltz_ray.client.client import WaltzClient
@@ -153,9 +155,18 @@ def produce(
     with _Topics(directory, cluster, address, zookeeper) as there:
         there.partitions(topic)
         with there.client(user, password, authority, timeout) as client, client.producer() as producer:
-            for each in map(os.fsencode, data) if data else (line.rstrip(b"\n") for line in sys.stdin.buffer):
+            for each in map(os.fsencode, data) if data else _lines(sys.stdin.buffer):
                 sent = producer.send(topic, each, msg_type, partition=partition)
                 print(f"{sent.partition}/{sent.offset}", flush=True)
+
+
+def _lines(stdin: BinaryIO) -> Iterator[bytes]:
+    """Without their ends. InvalidInput for one that is longer than a message can be."""
+    most = ClientConfig().max_frame_bytes
+    while line := stdin.readline(most + 1):
+        if len(line) > most:
+            raise InvalidInput(f"line too long: more than {most} bytes, as no message has; those before it are sent")
+        yield line.removesuffix(b"\n")
 
 
 @_topic.command()
@@ -420,10 +431,7 @@ def _document(there: _Topics, name: str, file: Path | None, check: Callable[[byt
     if file is None:
         print(before.decode() or "{}")
         return
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"{file} cannot be read: {error.strerror}") from error
+    data = read_small_file(file)
     check(data)
     if not store.set_document(name, data, version):
         raise VersionConflict(f"somebody else has just replaced {name}; look at it, and try again")

@@ -111,9 +111,9 @@ def up(
     from waltz_ray.bring_up import bring_up
     from waltz_ray.finding import cluster_file
 
-    directory = str(Path(directory).resolve())
+    directory = os.path.realpath(directory)
     if zookeeper_auth_file:  # where every process looks, the actors too (actors/supervision.py)
-        os.environ["WALTZ_ZOOKEEPER_AUTH_FILE"] = str(Path(zookeeper_auth_file).resolve())
+        os.environ["WALTZ_ZOOKEEPER_AUTH_FILE"] = os.path.realpath(zookeeper_auth_file)
     known = cluster_file.read(directory)
     restored = read_restored(directory) if known is None else None
     there = known or (restored.config if restored is not None else _DEFAULT)
@@ -140,7 +140,7 @@ def up(
         ),
         http=HttpConfig(port=http_port, tls_certificate=tls_certificate, tls_key=tls_key, tls_clients=tls_clients),
         secret_file=secret_file,
-        rights_file=str(Path(rights_file).resolve()) if rights_file else "",
+        rights_file=os.path.realpath(rights_file) if rights_file else "",
         insecure=insecure,
         zookeeper=zookeeper or (known.zookeeper if known and not known.embedded else ""),
     )

@@ -78,7 +78,7 @@ class ClusterStore:
 
     def __init__(self, zookeeper: ZooKeeper, cluster: str) -> None:
         if not cluster or "/" in cluster or cluster in (".", "..", "zookeeper") or not cluster.isprintable():
-            raise InvalidInput(f"{cluster!r} cannot name a cluster: it must be one ZooKeeper path part")
+            raise InvalidInput(f"{cluster!r:.60} cannot name a cluster: it must be one ZooKeeper path part")
         self.zookeeper = self._zookeeper = zookeeper
         self.cluster = cluster
         self._root = "/" + cluster

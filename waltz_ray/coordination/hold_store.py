@@ -173,7 +173,7 @@ class HoldStore:
 
     def _path_of(self, name: str) -> str:
         if not _NAME.fullmatch(name) or name in (".", ".."):
-            raise InvalidInput(f"{name!r} cannot name a hold: take 1 to 200 of A-Z, a-z, 0-9, _, . and -")
+            raise InvalidInput(f"{name!r:.60} cannot name a hold: take 1 to 200 of A-Z, a-z, 0-9, _, . and -")
         return f"{self._path}/{name}"
 
     def _read(self, name: str) -> tuple[Hold, int]:

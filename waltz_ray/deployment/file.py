@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, get_type_hints
 
 from waltz_ray.config import ClusterConfig
@@ -25,6 +24,7 @@ from waltz_ray.protocol.spaces import (
     checked_space_name,
     first_settings,
 )
+from waltz_ray.small_files import read_small_file
 
 __all__ = ["Deployment", "RayConfig", "SpaceConfig", "parse", "read"]
 
@@ -109,9 +109,7 @@ class Deployment:
 def read(path: str | os.PathLike[str]) -> Deployment:
     """The deployment in a file. ConfigError names the line; InvalidInput if the file cannot be read."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
+        text = read_small_file(path).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: this is not UTF-8 (byte {error.start}); save it as that") from error
     return parse(text, str(path))

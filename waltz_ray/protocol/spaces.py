@@ -172,14 +172,14 @@ class SpaceTable:
 def checked_space_name(name: object) -> str:
     """InvalidInput if it cannot be the name of a space."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidInput(f"{name!r} cannot name a space: take 1 to 64 of a-z, 0-9, _ and -")
+        raise InvalidInput(f"{name!r:.60} cannot name a space: take 1 to 64 of a-z, 0-9, _ and -")
     return name
 
 
 def checked_kind(kind: object) -> str:
     """InvalidInput if there is none such."""
     if not isinstance(kind, str) or kind not in KINDS:
-        raise InvalidInput(f"there are spaces of the kinds {', '.join(KINDS)}, not {kind!r}")
+        raise InvalidInput(f"there are spaces of the kinds {', '.join(KINDS)}, not {kind!r:.60}")
     return kind
 
 
@@ -190,7 +190,7 @@ def checked_count(kind: str, count: object) -> int:
             return KV_PARTITIONS
         raise InvalidInput(f"a space of kind {kind} has as many partitions as you say: say how many")
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise InvalidInput(f"a space needs at least one partition, not {count!r}")
+        raise InvalidInput(f"a space needs at least one partition, not {count!r:.60}")
     if kind == "kv" and (count & (count - 1) or count > MOST_KV_PARTITIONS):
         raise InvalidInput(
             f"a space of kind kv has 1, 2, 4, 8 ... or {MOST_KV_PARTITIONS} partitions, not {count}; "
@@ -215,7 +215,7 @@ def changed_settings(before: Mapping[str, int], changes: Mapping[str, Any], kind
     after = dict(before)
     for name, wanted in changes.items():
         if name not in SETTINGS:
-            raise InvalidInput(f"a space has no setting {name!r}; it has: {', '.join(SETTINGS)}")
+            raise InvalidInput(f"a space has no setting {name!r:.60}; it has: {', '.join(SETTINGS)}")
         if wanted is None:
             after.pop(name, None)
         elif isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:

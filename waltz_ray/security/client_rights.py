@@ -7,6 +7,7 @@ from pathlib import Path
 from waltz_ray.config import ClusterConfig
 from waltz_ray.errors import InvalidInput
 from waltz_ray.protocol.access import SpaceRules
+from waltz_ray.small_files import read_small_file
 from waltz_ray.wire.access_document import decode_access_rules
 
 __all__ = ["check_rights_can_hold", "read_rights"]
@@ -14,10 +15,7 @@ __all__ = ["check_rights_can_hold", "read_rights"]
 
 def read_rights(file: Path) -> tuple[bytes, SpaceRules]:
     """The document in ``file``. InvalidInput if it cannot be read, or makes no sense."""
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"{file} cannot be read: {error.strerror}") from error
+    data = read_small_file(file)
     return data, decode_access_rules(data)
 
 

@@ -46,7 +46,8 @@ from pathlib import Path
 from typing import Any
 
 from waltz_ray import compat
-from waltz_ray.errors import ConfigError
+from waltz_ray.errors import ConfigError, InvalidInput
+from waltz_ray.small_files import read_small_file
 from waltz_spark.streams.collector import CollectorSettings
 from waltz_spark.streams.files import normal_root
 from waltz_spark.streams.fitting import fit_problems, with_category_retention
@@ -115,9 +116,9 @@ class StreamsConfig:
 def read_config(path: Path) -> StreamsConfig:
     """ConfigError, naming the file, for one that cannot be read or understood."""
     try:
-        values = compat.tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}; give the services' file with --config") from error
+        values = compat.tomllib.loads(read_small_file(path).decode())
+    except InvalidInput as error:
+        raise ConfigError(f"{error}; give the services' file with --config") from error
     except (UnicodeDecodeError, compat.tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     try:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from waltz_ray import compat
+from waltz_ray.client.application import checked_int
 from waltz_ray.client.codecs import Codec
 from waltz_ray.errors import InvalidInput, KvConflict, KvNotReady, KvNotReplicated, KvUnknownFate
 from waltz_ray.kv.client.engine import KvEngine
@@ -77,6 +78,8 @@ class AsyncKvMap:
     async def get_many(self, names: Iterable[KvName], timeout: float | None = None) -> dict[KvName, Any]:
         """The values of those of ``names`` that there are, by the names as they were given. Each is read on its own:
         they need not have been there at one moment."""
+        if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+            raise InvalidInput(f"get_many takes a list of names, not {type(names).__name__}: {names!r:.60}")
         given = {name: name_bytes(name) for name in names}
         entries = await self._read([*dict.fromkeys(given.values())], timeout)
         found = {name: entries[raw] for name, raw in given.items()}
@@ -155,6 +158,8 @@ class AsyncKvMap:
     ) -> int | None:
         """``set`` if the item is at version ``expected`` (ABSENT: is not there): its version then. None: it is not, and
         nothing was changed."""
+        if expected is None:  # what `set` takes for "whatever is there": nobody who compares means that
+            raise InvalidInput("cas sets an item only at the version that it is expected to have, or ABSENT, not None")
         try:
             return await self.set(name, value, expires, fullwait, expected, timeout)
         except KvConflict:
@@ -171,6 +176,8 @@ class AsyncKvMap:
 
         Then it is KvNotReady if none was, else KvUnknownFate, which says how many.
         """
+        if not isinstance(items, Mapping):
+            raise InvalidInput(f"set_many takes a dict of names and values, not {type(items).__name__}: {items!r:.60}")
         engine = self._engine()
         timeout_s = checked_timeout_s(timeout, engine.config)
         end_s = engine.now() + timeout_s
@@ -229,6 +236,7 @@ class AsyncKvMap:
 
     async def add(self, name: KvName, amount: int = 1, timeout: float | None = None) -> int:
         """Add to the integer that an item is, 0 if there is none; the sum. InvalidInput: it is none, or too large."""
+        amount = checked_int("what is added", amount)
 
         def added(value: Any) -> int:
             if type(value) is not int:

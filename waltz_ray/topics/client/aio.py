@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from waltz_ray.errors import InvalidInput
 from waltz_ray.net.tls import client_context
 from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.topics.client.arguments import TopicNames, checked_text, checked_topics
 from waltz_ray.topics.client.consumer import AsyncTopicConsumer
 from waltz_ray.topics.client.links import TopicLinks
 from waltz_ray.topics.client.masters import Masters
@@ -19,10 +20,7 @@ from waltz_ray.topics.client.registering import ProducerRegistration
 from waltz_ray.topics.client.settings import TopicClientConfig
 from waltz_ray.topics.client.topic_logs import TopicLogs
 
-__all__ = ["AsyncTopicClient", "TopicNames", "subscription_of"]
-
-TopicNames = str | Iterable[str] | Mapping[str, Iterable[str]]
-"""A topic, or several; or the message types wanted of each (none: all)."""
+__all__ = ["AsyncTopicClient", "subscription_of"]
 
 
 class AsyncTopicClient:
@@ -72,7 +70,7 @@ class AsyncTopicClient:
     def producer(self, shared: bool = True) -> AsyncTopicProducer:
         """One more producer. ``shared=False``: with connections of its own."""
         producer = AsyncTopicProducer(self._started().logs, self.registration(shared), self.config)
-        self._started().users.append(producer)
+        self._started().add(producer)
         return producer
 
     def registration(self, shared: bool = True) -> ProducerRegistration:
@@ -90,12 +88,12 @@ class AsyncTopicClient:
     ) -> AsyncTopicConsumer:
         """A member of ``group``, which has to agree with the others on ``topics``, the message types wanted of each,
         and ``bound``. ``start``: where a new group begins. ``async with`` joins. InvalidInput."""
+        wanted = subscription_of(group, topics, start, bound)
         running = self._started()
         links = running.links_for(shared)
         masters = Masters(links, running.addresses)
-        wanted = subscription_of(group, topics, start, bound)
         consumer = AsyncTopicConsumer(links, masters, running.logs, self.config, wanted)
-        running.users.append(consumer)
+        running.add(consumer)
         return consumer
 
     @property
@@ -114,7 +112,7 @@ class _Running:
 
     def __init__(self, place: TopicsPlace, directory: TopicDirectory, config: TopicClientConfig) -> None:
         self.logs = TopicLogs(place, directory, config)
-        self.users: list[AsyncTopicProducer | AsyncTopicConsumer] = []
+        self._users: list[AsyncTopicProducer | AsyncTopicConsumer] = []
         self._directory, self._config = directory, config
         self._tls = client_context(config.tls_authority or None) if config.tls else None
         self.links = [TopicLinks(config.timeout_s, config.idle_s, self._tls)]
@@ -138,6 +136,10 @@ class _Running:
         """Where masters listen."""
         return self._addresses
 
+    def add(self, user: AsyncTopicProducer | AsyncTopicConsumer) -> None:
+        """It is closed with the client, if it has not been before."""
+        self._users = [*(each for each in self._users if not each.closed), user]
+
     def links_for(self, shared: bool) -> TopicLinks:
         """The client's, or new ones."""
         if not shared:
@@ -146,7 +148,7 @@ class _Running:
 
     async def close(self) -> None:
         """All of it."""
-        await asyncio.gather(*(user.close() for user in self.users))
+        await asyncio.gather(*(user.close() for user in self._users))
         for links in self.links:
             await links.close()
         await self.logs.close()
@@ -156,15 +158,11 @@ class _Running:
 
 def subscription_of(group: str, topics: TopicNames, start: GroupStart, bound: BoundGroup | None) -> TopicSubscription:
     """InvalidInput for what makes no sense."""
-    if isinstance(topics, str):
-        topics = [topics]
-    if not isinstance(topics, Mapping):
-        topics = dict.fromkeys(topics, ())
-    if not topics or not group:
+    wanted = checked_topics(topics)
+    if not wanted or not checked_text("a group's name", group):
         raise InvalidInput("a consumer has a group and at least one topic")
     if start not in ("earliest", "latest", "end"):
         raise InvalidInput(f'start is "earliest", "latest" or "end", not {start!r:.60}')
-    for types in topics.values():
-        if isinstance(types, str):
-            raise InvalidInput(f"message types are a list of texts, not the text {types!r:.60}")
-    return TopicSubscription(group, {topic: frozenset(types) for topic, types in topics.items()}, start, bound)
+    if bound is not None and not isinstance(bound, BoundGroup):
+        raise InvalidInput(f"bound is a BoundGroup or None, not {type(bound).__name__}: {bound!r:.60}")
+    return TopicSubscription(group, wanted, start, bound)

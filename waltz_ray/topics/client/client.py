@@ -15,11 +15,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.io_thread import IoThread
+from waltz_ray.client.time_limits import checked_timeout, checked_wait
 from waltz_ray.client.waits import result_of
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientClosed, InvalidInput, WaltzError
-from waltz_ray.topics.client.aio import AsyncTopicClient, TopicNames
-from waltz_ray.topics.client.consumer import AsyncTopicConsumer, SeekTo, checked_most
+from waltz_ray.topics.client.aio import AsyncTopicClient
+from waltz_ray.topics.client.arguments import SeekTo, TopicNames, checked_most, checked_text
+from waltz_ray.topics.client.consumer import AsyncTopicConsumer
 from waltz_ray.topics.client.membership import BoundGroup, GroupStart
 from waltz_ray.topics.client.messages import Message, MessageBatch
 from waltz_ray.topics.client.outgoing import MessageKey, SentMessage, Spread, record_of, records_of
@@ -83,7 +85,7 @@ class TopicClient:
         """One more producer; the arguments are those of ``AsyncTopicClient.producer``."""
         core = self._started()
         made = TopicProducer(self._place, self.config, self._call, self._on_loop(lambda: core.registration(shared)))
-        self._producers.append(made)
+        self._producers = [*(each for each in self._producers if not each.closed), made]
         return made
 
     def consumer(
@@ -163,6 +165,11 @@ class TopicProducer:
         self._looked_s = 0.0
         self._closed = False
 
+    @property
+    def closed(self) -> bool:
+        """It sends nothing any more."""
+        return self._closed
+
     def __enter__(self) -> TopicProducer:
         return self
 
@@ -212,7 +219,7 @@ class TopicProducer:
         attributes: str | None,
         time: str,
     ) -> tuple[int, Future[int]]:
-        outlet = self._outlets.get(topic) or self._outlet(topic)
+        outlet = self._outlets.get(checked_text("a topic's name", topic)) or self._outlet(topic)
         record, header = record_of(data, type, attributes, time, _SENDER, clock.time_ns() // 1_000_000)
         checked_size(self._registration, topic, len(data))
         self._look()
@@ -245,17 +252,18 @@ class TopicProducer:
     def _send_many(
         self, topic: str, datas: Sequence[bytes], type: str, key: MessageKey | None, partition: int | None
     ) -> tuple[int, Future[Any]]:
-        outlet = self._outlets.get(topic) or self._outlet(topic)
-        checked_size(self._registration, topic, max(map(len, datas), default=0))
+        outlet = self._outlets.get(checked_text("a topic's name", topic)) or self._outlet(topic)
         records, header = records_of(datas, type, _SENDER, clock.time_ns() // 1_000_000)
+        checked_size(self._registration, topic, max(map(len, datas), default=0))
         self._look()
         chosen = outlet.spread.choose(key, partition)
         return chosen, outlet.log.append_many(chosen, records, header)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent has its fate; AppendTimeout otherwise."""
+        end_s = None if timeout is None else clock.monotonic() + checked_timeout(timeout)
         for outlet in list(self._outlets.values()):
-            outlet.log.flush(timeout)
+            outlet.log.flush(None if end_s is None else max(0.0, end_s - clock.monotonic()))
 
     def close(self) -> None:
         """Log out; what has no fate fails with ClientClosed, whether or not it is in the log. Idempotent."""
@@ -321,6 +329,7 @@ class TopicConsumer:
     def pull(self, most: int = 1000, timeout: float | None = None) -> MessageBatch | None:
         """The next messages of some partition; None: there were none within ``timeout`` seconds."""
         checked_most(most)
+        timeout = checked_wait(timeout)
         left, self._left = self._left, None
         if left is not None and (batch := left.result()) is not None:  # of a pull that was interrupted
             return batch

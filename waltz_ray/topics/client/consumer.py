@@ -11,16 +11,19 @@ import itertools
 import logging
 import os
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from datetime import datetime, timezone
 from types import TracebackType
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from waltz_ray import compat
+from waltz_ray.client.application import checked_int
+from waltz_ray.client.time_limits import checked_wait
 from waltz_ray.errors import ClientClosed, InvalidInput, TopicRefused, WaltzError
 from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.topics.client.arguments import SeekTo, checked_most, checked_seek, checked_text
 from waltz_ray.topics.client.held_partition import ConsumerSelf, HeldPartition
 from waltz_ray.topics.client.links import TopicLinks
 from waltz_ray.topics.client.masters import Masters
@@ -35,7 +38,7 @@ from waltz_ray.topics.rpc import RpcFault
 from waltz_ray.topics.texts import consumer_id
 from waltz_ray.topics.wire import TopicRequest, TopicResponse
 
-__all__ = ["AsyncTopicConsumer", "SeekTo", "checked_most"]
+__all__ = ["AsyncTopicConsumer"]
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +48,7 @@ _LEAVE_S = 2.0  # for the application to confirm what it has, of a partition tha
 _CONNECTS = (RebalanceOp.CONNECT, RebalanceOp.ONLY_CONNECT)
 _DISCONNECTS = (RebalanceOp.DISCONNECT, RebalanceOp.ONLY_DISCONNECT)
 
-SeekTo = int | datetime | Literal["earliest", "latest"]
 _READ_STATUS: dict[GroupStart, int] = {"earliest": 0, "latest": 1, "end": 2}
-
-
-def checked_most(most: int) -> None:
-    """InvalidInput: it is not a number of messages that can be asked for."""
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise InvalidInput(f"most is a number of messages, at least 1, not {most!r:.60}")
 
 
 class _Hand(NamedTuple):
@@ -77,6 +73,7 @@ class AsyncTopicConsumer:
         self._held: dict[str, HeldPartition] = {}
         self._turn: deque[str] = deque()  # whose turn it is to be taken from
         self._paused: set[tuple[str, int]] = set()
+        self._moving: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # one at a time gets or gives it back
         self._something = asyncio.Event()
         self._hands: deque[_Hand] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,6 +81,11 @@ class AsyncTopicConsumer:
         self._closed = False
 
     # ---- life
+
+    @property
+    def closed(self) -> bool:
+        """It has left its group, or is about to."""
+        return self._closed
 
     async def start(self) -> None:
         """Join the group. TopicRefused: the master says why not; PartitionNotReady: there is none in time."""
@@ -98,8 +100,7 @@ class AsyncTopicConsumer:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(held.give_back(_LEAVE_S, finish=False) for held in self._held.values()))
-        self._held.clear()
+        await asyncio.gather(*(self._give_back(subscription, finish=False) for subscription in list(self._held)))
         self._changed()
         await self._membership.leave()
 
@@ -122,7 +123,7 @@ class AsyncTopicConsumer:
         """
         checked_most(most)
         try:
-            async with compat.timeout(timeout):
+            async with compat.timeout(checked_wait(timeout)):
                 return await self._next(most)
         except TimeoutError:
             return None
@@ -132,8 +133,7 @@ class AsyncTopicConsumer:
         TopicRefused: the partition is not ours any more, and it does."""
         held = self._giver_of(batch)
         if held is None:
-            text = f"partition {batch.partition} of topic {batch.topic} has been lost since, or the group set elsewhere"
-            raise TopicRefused(TopicCode.HB_NO_NODE, text)
+            raise _lost(batch.topic, batch.partition)
         await held.confirm(batch.end)
 
     def consumed(self, batch: MessageBatch) -> None:
@@ -154,6 +154,8 @@ class AsyncTopicConsumer:
         """Push: call ``handler`` with each batch, ``workers`` of them at a time, until this is cancelled. A batch is
         confirmed when its handler has returned. What it raises ends this; its batch, and those behind it in its
         partition, come again. Batches of one partition are handled one after the other."""
+        if checked_int("the number of workers", workers) < 1:
+            raise InvalidInput(f"handlers are called by at least one worker, not {workers}")
         busy: dict[tuple[str, int], asyncio.Lock] = {}
 
         async def work() -> None:
@@ -243,27 +245,57 @@ class AsyncTopicConsumer:
 
     def pause(self, topic: str, partition: int) -> None:
         """Give out nothing of it until ``resume``; it stays ours, also while it is another member's in between."""
-        self._paused.add((topic, partition))
+        self._paused.add((checked_text("a topic's name", topic), checked_int("a partition", partition)))
         self._apply_pauses()
 
     def resume(self, topic: str, partition: int) -> None:
         """End ``pause``."""
-        self._paused.discard((topic, partition))
+        self._paused.discard((checked_text("a topic's name", topic), checked_int("a partition", partition)))
         self._apply_pauses()
 
     async def seek(self, topic: str, partition: int, to: SeekTo) -> int:
         """Go on at ``to`` in a partition that we have: an offset, the first message appended at a time or later, or an
-        end of the log. The offset. InvalidInput: it is not ours; TopicRefused: the slot does not let us."""
+        end of the log. The offset. InvalidInput: it is not ours; TopicRefused: the slot does not let us. Where it
+        fails it goes on where the group is."""
+        to = checked_seek(to)
         held = self._of(topic, partition)
         if held is None:
-            raise InvalidInput(f"partition {partition} of topic {topic} is not this consumer's: {self.partitions}")
+            raise InvalidInput(f"partition {partition!r:.60} of topic {topic!r:.60} is not this consumer's")
         offset = await self._offset(topic, partition, to)
-        await held.stop()
-        fresh = await self._new(held.subscription)
-        self._hold(fresh)
-        await fresh.take(offset)
-        self._apply_pauses()
+        try:
+            await self._begin_again(held, offset)
+        except BaseException:  # refused, or cancelled on the way
+            self._spawn(self._go_on(held.subscription))
+            raise
         return offset
+
+    async def _begin_again(self, held: HeldPartition, offset: int | None) -> None:
+        """Read from ``offset``, or from where the group is (None), in place of ``held``."""
+        async with self._moving[held.subscription]:
+            if self._closed:
+                raise ClientClosed("the consumer is closed; make another one")
+            if self._held.get(held.subscription) is not held or held.lost is not None:
+                raise _lost(held.topic, held.partition)
+            await held.stop()
+            fresh = await self._new(held.subscription)
+            self._hold(fresh)  # or the next report to the master would say that we do not have it
+            try:
+                await fresh.take(offset)
+            except BaseException:
+                await fresh.stop()
+                raise
+            self._apply_pauses()
+
+    async def _go_on(self, subscription: str) -> None:
+        """Where the group is. If that cannot be done now, the master orders it again when it sees that we lack it."""
+        held = self._held.get(subscription)
+        if held is None or not held.stopped:
+            return
+        try:
+            await self._begin_again(held, None)
+        except (OSError, WaltzError) as error:
+            log.info("consumer %s does not go on with %s now: %s", self.client_id, subscription, error)
+            self._forget(subscription)
 
     async def _offset(self, topic: str, partition: int, to: SeekTo) -> int:
         source = await self._logs.of(topic)
@@ -279,7 +311,9 @@ class AsyncTopicConsumer:
         return next((held for held in found if held.lost is None), None)
 
     def _giver_of(self, batch: MessageBatch) -> HeldPartition | None:
-        """Who has given it out, if the partition is still ours by the same lease."""
+        """Who has given it out, if the partition is still ours by the same lease. InvalidInput: it is no batch."""
+        if not isinstance(batch, MessageBatch):
+            raise InvalidInput(f"a batch that was pulled is confirmed, not {type(batch).__name__}: {batch!r:.60}")
         held = self._of(batch.topic, batch.partition)
         return held if held is not None and held.gave(batch) else None
 
@@ -308,21 +342,24 @@ class AsyncTopicConsumer:
         if order.op_type in _CONNECTS:
             await asyncio.gather(*(self._connect(each) for each in order.subscribe_info if each not in self._held))
         elif order.op_type in _DISCONNECTS:
-            await asyncio.gather(*(self._leave(each) for each in order.subscribe_info))
+            await asyncio.gather(*(self._give_back(each, finish=True) for each in order.subscribe_info))
         self._membership.done(order)
 
     async def _connect(self, subscription: str) -> None:
         held: HeldPartition | None = None
-        try:
-            held = await self._new(subscription)
-            await held.take()
-        except (OSError, WaltzError) as error:
-            log.info("consumer %s does not get %s now: %s", self.client_id, subscription, error)
-            if held is not None:
-                await held.stop()
-            return
-        self._hold(held)
-        self._apply_pauses()
+        async with self._moving[subscription]:
+            if subscription in self._held:
+                return
+            try:
+                held = await self._new(subscription)
+                await held.take()
+            except (OSError, WaltzError) as error:
+                log.info("consumer %s does not get %s now: %s", self.client_id, subscription, error)
+                if held is not None:
+                    await held.stop()
+                return
+            self._hold(held)
+            self._apply_pauses()
 
     def _hold(self, held: HeldPartition) -> None:
         self._held[held.subscription] = held
@@ -339,12 +376,14 @@ class AsyncTopicConsumer:
     async def _ask_slot(self, endpoint: Endpoint, request: TopicRequest) -> TopicResponse | RpcFault:
         return await self._links.ask(endpoint, request)
 
-    async def _leave(self, subscription: str) -> None:
-        held = self._held.get(subscription)
-        if held is not None:
-            held.paused = True
-            await held.give_back(_LEAVE_S, finish=True)
-            self._forget(subscription)
+    async def _give_back(self, subscription: str, finish: bool) -> None:
+        """``finish``: once the application has done with what it has of it."""
+        async with self._moving[subscription]:
+            held = self._held.get(subscription)
+            if held is not None:
+                held.paused = True
+                await held.give_back(_LEAVE_S, finish)
+                self._forget(subscription)
 
     def _drop_lost(self) -> None:
         for subscription, held in list(self._held.items()):
@@ -369,3 +408,8 @@ class AsyncTopicConsumer:
             self._failure = WaltzError(f"the consumer has failed: {error!r}")
             self._changed()
             log.critical("consumer %s has failed", self.client_id, exc_info=error)
+
+
+def _lost(topic: str, partition: int) -> TopicRefused:
+    text = f"partition {partition} of topic {topic} has been lost since, or the group set elsewhere"
+    return TopicRefused(TopicCode.HB_NO_NODE, text)

@@ -113,6 +113,11 @@ class HeldPartition:
 
     # ---- the lease
 
+    @property
+    def stopped(self) -> bool:
+        """Nothing comes of it any more."""
+        return self._stopped
+
     async def take(self, offset: int | None = None) -> None:
         """Register with the slot, and read from where the group is, or from ``offset``. TopicRefused; OSError,
         WireError, WaltzError: it could not be done now."""

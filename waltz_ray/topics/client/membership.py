@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from waltz_ray import compat
-from waltz_ray.errors import PartitionNotReady, TopicRefused
+from waltz_ray.client.application import checked_int
+from waltz_ray.errors import InvalidInput, PartitionNotReady, TopicRefused
+from waltz_ray.topics.client.arguments import checked_offset, checked_text
 from waltz_ray.topics.client.masters import Masters
 from waltz_ray.topics.client.order_book import OrderBook
 from waltz_ray.topics.client.rights import TopicRights
@@ -48,6 +50,16 @@ class BoundGroup:
     """Where (topic, partition) begins; those that are not in it, where the group is."""
     largest: bool = True
     """Of two offsets that members give for a partition the larger counts; else the smaller."""
+
+    def __post_init__(self) -> None:
+        """InvalidInput."""
+        checked_text("a group's key", self.key)
+        if checked_int("the number of members", self.members) < 1:
+            raise InvalidInput(f"a group has at least one member, not {self.members}")
+        for (topic, partition), offset in self.offsets.items():
+            checked_text("a topic's name", topic)
+            checked_int("a partition", partition)
+            checked_offset(offset)
 
 
 class TopicSubscription(NamedTuple):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from waltz_ray.client.keys import Key, partition_for
 from waltz_ray.errors import InvalidInput
+from waltz_ray.topics.client.arguments import checked_messages, checked_partition, checked_text
 from waltz_ray.topics.payload import check_sum, packed_payload
 from waltz_ray.topics.records import TopicMessage, encode_messages, encode_topic_record, header_of_type
 
@@ -28,6 +29,10 @@ def record_of(
     data: bytes, msg_type: str, attributes: str | None, msg_time: str, sent_addr: int, now_ms: int
 ) -> tuple[bytes, int]:
     """The data and the header of the transaction. InvalidInput for what cannot be sent."""
+    for what, text in (("a message type", msg_type), ("a message's time", msg_time)):
+        checked_text(what, text)
+    if attributes is not None:
+        checked_text("attributes", attributes)
     payload, flag = packed_payload(_checked(data), attributes)
     message = TopicMessage(payload, flag, check_sum(payload), sent_addr, now_ms, msg_type, msg_time)
     return encode_topic_record(message), header_of_type(msg_type)
@@ -35,7 +40,8 @@ def record_of(
 
 def records_of(datas: Sequence[bytes], msg_type: str, sent_addr: int, now_ms: int) -> tuple[list[bytes], int]:
     """The same of many, without attributes: the data of each, and the header of all. InvalidInput."""
-    for data in datas:
+    checked_text("a message type", msg_type)
+    for data in checked_messages(datas):
         _checked(data)
     return encode_messages(datas, msg_type, sent_addr, now_ms), header_of_type(msg_type)
 
@@ -61,9 +67,7 @@ class Spread:
     def choose(self, key: MessageKey | None, partition: int | None) -> int:
         """The one asked for, or that of the key, or each in turn. InvalidInput."""
         if partition is not None:
-            if not 0 <= partition < self._count:
-                raise InvalidInput(f"topic {self._topic} has partitions 0 to {self._count - 1}, not {partition}")
-            return partition
+            return checked_partition(self._topic, partition, self._count)
         if key is not None:
             return partition_for(key, self._count)
         turns = [(self._turn + 1 + n) % self._count for n in range(self._count)]

@@ -18,6 +18,7 @@ from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.errors import InvalidInput
 from waltz_ray.net.room import Room
 from waltz_ray.protocol.records import Int64s
+from waltz_ray.topics.client.arguments import checked_text
 from waltz_ray.topics.client.outgoing import MessageKey, SentMessage, Spread, record_of, records_of
 from waltz_ray.topics.client.registering import ProducerRegistration
 from waltz_ray.topics.client.settings import TopicClientConfig
@@ -54,6 +55,12 @@ class AsyncTopicProducer:
         self._outlets: dict[str, _Outlet] = {}
         self._room = Room(config.outstanding_bytes)
         self._begun: set[asyncio.Task[SentMessage]] = set()
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """It sends nothing any more."""
+        return self._closed
 
     async def __aenter__(self) -> AsyncTopicProducer:
         return self
@@ -80,7 +87,7 @@ class AsyncTopicProducer:
         ``type``: what consumers may filter by. To ``partition``, or that of ``key``, or each in turn. ``attributes``
         and ``time`` are text for consumers.
         """
-        outlet = self._outlets.get(topic) or await self._outlet(topic)
+        outlet = self._outlets.get(checked_text("a topic's name", topic)) or await self._outlet(topic)
         record, header = record_of(data, type, attributes, time, _SENDER, _now_ms())
         checked_size(self._registration, topic, len(data))
         chosen = outlet.spread.choose(key, partition)
@@ -99,7 +106,8 @@ class AsyncTopicProducer:
         """``send``, without waiting for the commit: its result is what ``send`` returns. Waits while the producer has
         ``TopicClientConfig.outstanding_bytes`` without a fate. Those to one partition get there in the order of the
         calls."""
-        await self._outlet(topic)
+        await self._outlet(checked_text("a topic's name", topic))
+        record_of(data, type, attributes, time, _SENDER, _now_ms())  # what cannot be sent is refused here
         while not self._room.fits(len(data)):
             if not self._room.used:
                 raise InvalidInput(f"a message of {len(data)} bytes is more than outstanding_bytes")
@@ -121,9 +129,9 @@ class AsyncTopicProducer:
 
         They are no unit: after PartlyAppended, which says which, some are in the log.
         """
-        outlet = self._outlets.get(topic) or await self._outlet(topic)
-        checked_size(self._registration, topic, max(map(len, datas), default=0))
+        outlet = self._outlets.get(checked_text("a topic's name", topic)) or await self._outlet(topic)
         records, header = records_of(datas, type, _SENDER, _now_ms())
+        checked_size(self._registration, topic, max(map(len, datas), default=0))
         chosen = outlet.spread.choose(key, partition)
         return SentMany(topic, chosen, await outlet.log.append_many(chosen, records, header))
 
@@ -134,7 +142,9 @@ class AsyncTopicProducer:
 
     async def close(self) -> None:
         """Log out; what was begun and has no fate is left alone. Idempotent."""
+        self._closed = True
         await self._registration.close()
+        self._outlets.clear()  # who sends again is told that it is closed
 
     async def _outlet(self, topic: str) -> _Outlet:
         if self._registration.refusal is not None:

@@ -1,0 +1,125 @@
+"""What an application gives that cannot be: refused before anything is sent or asked, in a short line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.topics.client.world import FAST, TopicWorld, topic_world
+from waltz_ray.errors import ClientClosed, InvalidInput
+from waltz_ray.topics import BoundGroup, TopicClient
+from waltz_ray.topics.client.aio import subscription_of
+from waltz_ray.topics.client.arguments import checked_topics
+from waltz_ray.topics.client.outgoing import Spread, record_of, records_of
+
+LONG = "x" * 100_000
+NO_TEXTS: list[Any] = [None, True, 1, 1.5, b"x", [], {}, object(), [LONG]]
+
+
+def refused(call: Callable[[], object]) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        call()
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("wrong", NO_TEXTS, ids=lambda wrong: type(wrong).__name__)
+def test_what_is_no_text(wrong: Any) -> None:
+    refused(lambda: record_of(b"x", wrong, None, "", 0, 0))
+    refused(lambda: record_of(b"x", "", None, wrong, 0, 0))
+    refused(lambda: records_of([b"x"], wrong, 0, 0))
+    if wrong is not None:
+        refused(lambda: record_of(b"x", "", wrong, "", 0, 0))
+    refused(lambda: subscription_of(wrong, "orders", "earliest", None))
+    refused(lambda: checked_topics([wrong]))
+    refused(lambda: checked_topics({"orders": [wrong]}))
+    refused(lambda: BoundGroup(wrong, 1))
+
+
+@pytest.mark.parametrize("wrong", [None, 1, 1.5, b"x", "x", LONG, object(), {1}, [None], [b""], [b"x", "y"]], ids=repr)
+def test_what_are_no_messages(wrong: Any) -> None:
+    refused(lambda: records_of(wrong, "", 0, 0))
+
+
+@pytest.mark.parametrize("wrong", [True, -1, 2, 1.5, float("nan"), "0", b"", [], 1 << 200, LONG], ids=repr)
+def test_what_is_no_partition(wrong: Any) -> None:
+    refused(lambda: Spread("orders", 2).choose(None, wrong))
+
+
+def test_what_a_group_cannot_be_about() -> None:
+    for topics in (None, 1, 1.5, object(), [], {}, {"orders": "new"}, {"orders": 1}):
+        refused(lambda topics=topics: subscription_of("g", topics, "earliest", None))  # type: ignore[misc]
+    refused(lambda: subscription_of("", "orders", "earliest", None))
+    refused(lambda: subscription_of("g", "orders", LONG, None))  # type: ignore[arg-type]
+    refused(lambda: subscription_of("g", "orders", "earliest", LONG))  # type: ignore[arg-type]
+    for members, offsets in ((0, {}), (1.5, {}), (1, {("orders", 0): -1}), (1, {("orders", 0): "x"}), (1, {(1, 0): 1})):
+        refused(lambda members=members, offsets=offsets: BoundGroup("k", members, offsets))  # type: ignore[misc]
+    assert checked_topics("a") == checked_topics(["a"]) == checked_topics({"a": ()}) == {"a": frozenset()}
+
+
+def test_a_consumer_is_asked_for_what_it_cannot_do() -> None:
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer = client.producer()
+            await producer.send("orders", b"x")
+            async with client.consumer("g", "orders") as consumer:
+                wrong: list[Callable[[], Awaitable[object]]] = [
+                    lambda: producer.send(b"orders", b"x"),  # type: ignore[arg-type]
+                    lambda: producer.send(["orders"], b"x"),  # type: ignore[arg-type]
+                    lambda: producer.begin("orders", None),  # type: ignore[arg-type]
+                    lambda: producer.send_many("orders", b"xyz"),  # type: ignore[arg-type]
+                    lambda: consumer.pull(timeout="1"),  # type: ignore[arg-type]
+                    lambda: consumer.pull(timeout=float("nan")),
+                    lambda: consumer.confirm(None),  # type: ignore[arg-type]
+                    lambda: consumer.run(lambda batch: asyncio.sleep(0), workers=0),
+                    lambda: consumer.seek(LONG, 0, 0),
+                    lambda: consumer.seek("orders", LONG, 0),  # type: ignore[arg-type]
+                ]
+                for call in wrong:
+                    with pytest.raises(InvalidInput) as caught:
+                        await call()
+                    assert len(str(caught.value)) < 300
+                refused(lambda: consumer.pause("orders", "0"))  # type: ignore[arg-type]
+                refused(lambda: consumer.resume(["orders"], 0))  # type: ignore[arg-type]
+                batch = await consumer.pull(timeout=float("inf"))
+                assert batch is not None
+                assert [m.data for m in batch] == [b"x"]
+
+    asyncio.run(scene())
+
+
+def test_what_was_closed_is_forgotten_and_sends_nothing() -> None:
+    """A client that makes a producer or a consumer for each of its calls does not grow."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world:
+            async with world.client() as client:
+                for _ in range(3):
+                    async with client.producer() as producer, client.consumer("g", "orders"):
+                        await producer.send("orders", b"x")
+                    with pytest.raises(ClientClosed):
+                        await producer.send("orders", b"y")
+                assert len(client._started()._users) <= 2
+            await asyncio.to_thread(in_a_thread, world)
+
+    asyncio.run(scene())
+
+
+def in_a_thread(world: TopicWorld) -> None:
+    with TopicClient(world.place, FAST) as client:
+        for _ in range(3):
+            with client.producer() as producer:
+                producer.send("orders", b"x")
+                refused(lambda producer=producer: producer.send("orders", b"x", partition="0"))  # type: ignore[misc]
+                refused(lambda producer=producer: producer.send_many("orders", 5))  # type: ignore[misc]
+                refused(lambda producer=producer: producer.flush("5"))  # type: ignore[misc]
+            with pytest.raises(ClientClosed):
+                producer.send("orders", b"y")
+        assert len(client._producers) == 1
+        with client.consumer("h", "orders") as consumer:
+            refused(lambda: consumer.pull(timeout="1"))  # type: ignore[arg-type]
+            batch = consumer.pull()
+            assert batch is not None
+            consumer.confirm(batch)

@@ -1,0 +1,24 @@
+"""Files that people write, read whole."""
+
+from __future__ import annotations
+
+import os
+
+from waltz_ray.errors import InvalidInput
+
+__all__ = ["MOST_FILE_BYTES", "read_small_file"]
+
+MOST_FILE_BYTES = 1 << 20
+"""As much as ZooKeeper keeps in a node; none of these files comes near it. A device never ends."""
+
+
+def read_small_file(path: str | os.PathLike[str]) -> bytes:
+    """All of it. InvalidInput if it cannot be read, or is too long to be what was meant."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MOST_FILE_BYTES + 1)
+    except OSError as error:
+        raise InvalidInput(f"{os.fspath(path)} cannot be read: {error.strerror}") from error
+    if len(data) > MOST_FILE_BYTES:
+        raise InvalidInput(f"{os.fspath(path)} has more than {MOST_FILE_BYTES} bytes; is this the right file?")
+    return data
