@@ -78,7 +78,7 @@ from waltz_ray.runtime.status import (
 )
 from waltz_ray.security.addresses import check_addresses
 from waltz_ray.security.secret_file import make_secret
-from waltz_ray.startup_checks import check_layers_come_in, troubles, unused_settings
+from waltz_ray.startup_checks import check_files, check_layers_come_in, troubles, unused_settings
 
 __all__ = [
     "Cluster",
@@ -162,6 +162,8 @@ class _Attempt:
         self._zookeeper_began = False  # its process, before there was an actor
 
     def run(self, address: str) -> Cluster:
+        if self._first_time:  # else what was recorded counts
+            check_files(self._config, here=not address)
         self._join(address)
         with interruptible():  # Ray has put a handler of its own in place
             self._others_actors = self._found.running or bool(running_actors(self._config.name))

@@ -2,19 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from waltz_ray.config import ClusterConfig
 from waltz_ray.errors import ConfigError
 from waltz_ray.guarding import guards_of_file, guards_with_rights
+from waltz_ray.net.tls import client_context, server_context
 from waltz_ray.runtime.status import ActorState, ClusterStatus
 from waltz_ray.security.addresses import check_addresses
-from waltz_ray.security.client_rights import check_rights_can_hold
+from waltz_ray.security.client_rights import check_rights_can_hold, read_rights
 
-__all__ = ["check_layers_come_in", "check_settings", "troubles", "unused_settings"]
+__all__ = ["check_files", "check_layers_come_in", "check_settings", "troubles", "unused_settings"]
 
 _CHANGED_BY = "waltz apply changes settings of a cluster that runs (docs/deployment.md)"
+
+
+_SECTIONS = ("server", "storage", "kv", "topics", "http")
+_TLS_FILES = ("tls_certificate", "tls_key", "tls_clients", "tls_authority")
+
+
+def check_files(config: ClusterConfig, here: bool) -> None:
+    """ConfigError or InvalidInput if files are named that no process of the cluster will find, whose directories are
+    not the caller's; and, where all of them will be on this machine (``here``), if a file cannot be used.
+
+    Else they would try to begin again and again, and the cluster not be up before somebody looks why."""
+    if config.secret_file and not os.path.isabs(config.secret_file):
+        raise ConfigError(f"secret_file must be an absolute path, not {config.secret_file!r}")
+    for section in _SECTIONS:
+        part = getattr(config, section)
+        files = {name: getattr(part, name, "") for name in _TLS_FILES}
+        for name, path in files.items():
+            if path and not os.path.isabs(path):
+                raise ConfigError(f"{section}.{name} must be an absolute path, the same on every node, not {path!r}")
+        if here:
+            _check_tls(section, files)
+    if here and config.rights_file:
+        read_rights(Path(config.rights_file))
+
+
+def _check_tls(section: str, files: Mapping[str, str]) -> None:
+    authority = files["tls_authority"]
+    try:
+        if files["tls_certificate"]:
+            server_context(files["tls_certificate"], files["tls_key"], files["tls_clients"] or None)
+        if authority:
+            client_context(authority)
+    except OSError as error:  # which ssl.SSLError is
+        named = ", ".join(filter(None, files.values()))
+        raise ConfigError(
+            f"the files of {section} for TLS ({named}) cannot be used: {error.strerror or error}; they have to be PEM "
+            "files (waltz certs make)"
+        ) from error
 
 
 def check_layers_come_in(config: ClusterConfig) -> None:
@@ -32,6 +73,7 @@ def check_settings(wanted: ClusterConfig, zookeeper: str, nodes: Iterable[str], 
     """ConfigError or InvalidInput if the cluster, which runs, cannot have these settings, as of a new one: its actors
     would be refused, or strangers let in. ``wanted.rights_file``: of rights that come with them; ``nodes``: addresses
     of Ray's nodes, as far as they are known."""
+    check_files(wanted, here=False)
     check_layers_come_in(wanted)
     guards = guards_with_rights(zookeeper, replace(wanted, rights_file=""))
     if guards.rights is None:

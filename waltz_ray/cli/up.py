@@ -112,6 +112,9 @@ def up(
     from waltz_ray.finding import cluster_file
 
     directory = os.path.realpath(directory)
+    # As seen from here; the processes of the cluster have other directories of their own. The same file on every node.
+    files = secret_file, tls_certificate, tls_key, tls_clients, tls_authority
+    secret_file, tls_certificate, tls_key, tls_clients, tls_authority = (f and os.path.abspath(f) for f in files)
     if zookeeper_auth_file:  # where every process looks, the actors too (actors/supervision.py)
         os.environ["WALTZ_ZOOKEEPER_AUTH_FILE"] = os.path.realpath(zookeeper_auth_file)
     known = cluster_file.read(directory)

@@ -1,0 +1,76 @@
+"""What is looked at before a cluster starts: its files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from waltz_ray.bring_up import bring_up
+from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, StorageConfig
+from waltz_ray.errors import ConfigError, InvalidInput
+from waltz_ray.security.certificates import make_certificates
+from waltz_ray.startup_checks import check_files
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> ClusterConfig:
+    """With files of its own for all that speaks TLS."""
+    make_certificates(tmp_path, ["127.0.0.1"], ["ann"], 2)
+    files: dict[str, Any] = {"tls_certificate": f"{tmp_path}/server.pem", "tls_key": f"{tmp_path}/server.key"}
+    authority = f"{tmp_path}/authority.pem"
+    (tmp_path / "rights.json").write_text("{}")
+    return ClusterConfig(
+        "demo",
+        str(tmp_path / "cluster"),
+        server=ServerConfig(**files, tls_clients=authority, tls_authority=authority, tls_certificates_optional=True),
+        storage=StorageConfig(**files, tls_authority=authority),
+        kv=KvConfig(**files),
+        http=HttpConfig(**files),
+        rights_file=f"{tmp_path}/rights.json",
+    )
+
+
+def test_files_that_can_be_used(config: ClusterConfig) -> None:
+    check_files(config, here=True)
+    check_files(ClusterConfig("demo", "/data"), here=True)
+
+
+@pytest.mark.parametrize(
+    ("section", "field"),
+    [
+        ("server", "tls_certificate"),
+        ("server", "tls_key"),
+        ("server", "tls_clients"),
+        ("server", "tls_authority"),
+        ("storage", "tls_authority"),
+        ("kv", "tls_key"),
+        ("http", "tls_certificate"),
+    ],
+)
+def test_files_that_cannot(config: ClusterConfig, section: str, field: str, tmp_path: Path) -> None:
+    def having(path: str) -> ClusterConfig:
+        return replace(config, **{section: replace(getattr(config, section), **{field: path})})
+
+    (tmp_path / "empty").touch()
+    for bad, why in (("nobody", "No such file"), (".", "Is a directory|PEM|unknown error"), ("empty", "")):
+        with pytest.raises(ConfigError, match=f"the files of {section} for TLS .*cannot be used: .*({why})"):
+            check_files(having(str(tmp_path / bad)), here=True)
+    check_files(having("/elsewhere"), here=False)  # on nodes that are not this one
+    for here in (True, False):
+        with pytest.raises(ConfigError, match=rf"{section}\.{field} must be an absolute path"):
+            check_files(having("server.pem"), here=here)
+
+
+def test_nothing_is_started_with_a_file_that_cannot_be_used(config: ClusterConfig, tmp_path: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(ConfigError, match="secret_file must be an absolute path"):
+        bring_up(replace(config, secret_file="secret"), progress=said.append)
+    with pytest.raises(ConfigError, match="cannot be used"):
+        bring_up(replace(config, kv=KvConfig(tls_certificate="/nobody", tls_key="/nobody")), progress=said.append)
+    (tmp_path / "rights.json").write_text("[")
+    with pytest.raises(InvalidInput, match="no JSON"):
+        bring_up(config, progress=said.append)
+    assert said == []
