@@ -343,6 +343,17 @@ def test_the_path_of_a_socket_is_short_whatever_the_directory_is_called(tmp_path
                 shutil.rmtree(temporary.parent)
 
 
+@pytest.mark.parametrize("name", ["ray", "ray.before"])
+def test_somebodys_files_are_not_taken_for_those_of_a_ray(tmp_path: Path, name: str) -> None:
+    """They would be removed two starts later."""
+    file = tmp_path / name / "thesis.tex"
+    file.parent.mkdir()
+    file.touch()
+    with pytest.raises(InvalidInput, match=f"{name} is there, and no Ray was started in it by waltz"):
+        local_ray.launch(tmp_path)
+    assert file.exists()
+
+
 def test_verify_knows_on_how_many_replicas_a_partition_is(tmp_path: Path) -> None:
     assert _replicas_of(str(tmp_path), 2) == (2, 0), "a directory that is no cluster's: what is there"
     cluster_file.write(ClusterFile("c", str(tmp_path), 4, 5, 2, replication=3))

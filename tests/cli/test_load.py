@@ -7,7 +7,9 @@ import decimal
 import io
 import json
 import math
+import os
 import random
+import stat
 import sys
 from concurrent.futures import Future
 from dataclasses import replace
@@ -467,3 +469,45 @@ def test_the_file_of_a_load(tmp_path: Path) -> None:
         pass
     with pytest.raises(InvalidInput, match="cannot be written"), open_cursor(tmp_path / "no" / "a", False):
         pass
+
+
+@pytest.mark.parametrize("resume", [True, False])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"nothing that ends in a line",
+        b'{"a": 1}\n{"b": 2}',
+        b'{"waltz_loaf": 1}',
+        b'{"a": 1, "waltz_load": 1}\n',
+        b"null\n",
+        b"\xff\xfe\x00",
+        b'{"waltz_load": 1}\n' * 100_000,
+    ],
+    ids=lambda content: repr(content[:20]),
+)
+def test_another_file_than_that_of_a_load_stays_as_it_is(tmp_path: Path, content: bytes, resume: bool) -> None:
+    path = tmp_path / "of somebody"
+    path.write_bytes(content)
+    with pytest.raises(InvalidInput, match="is no file of an interrupted load") as caught, open_cursor(path, resume):
+        pass
+    assert path.read_bytes() == content
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_what_is_no_file_stays(tmp_path: Path, resume: bool) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InvalidInput, match="is no file; give another --cursor"), open_cursor(pipe, resume):
+        pass
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.parametrize("torn", [b"", b"{", b'{"waltz_load": ', b'{"waltz_load": 1, "key": "i'], ids=repr)
+def test_what_is_left_of_a_load_that_had_not_begun_is_used(tmp_path: Path, torn: bytes) -> None:
+    path = tmp_path / "load"
+    path.write_bytes(torn)
+    with open_cursor(path, False) as cursor:
+        cursor.begin({"key": "id"}, [3], 4)
+    with open_cursor(path, True) as cursor:
+        assert (cursor.starts, cursor.clients) == ([3], [4])

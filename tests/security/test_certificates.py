@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import ssl
@@ -118,6 +119,28 @@ def test_files_that_are_no_authoritys_are_refused(made: Path, tmp_path: Path) ->
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidInput, match="no certificates can be made"):
         make_certificates(tmp_path / "file", [], [], 2)
+
+
+@pytest.mark.parametrize("name", ["authority.key", "authority.pem", "server.key", "server.pem", "ann.key"])
+def test_half_of_what_is_to_be_made_stays(tmp_path: Path, name: str) -> None:
+    """It may be the only one of its kind: a server.key whose certificate is called server.crt."""
+    (tmp_path / name).write_text("of somebody")
+    with pytest.raises(InvalidInput, match=f"{name} is there and .* is not: put that beside it, or move"):
+        make_certificates(tmp_path, ["127.0.0.1"], ["ann"], 2)
+    assert (tmp_path / name).read_text() == "of somebody"
+
+
+def test_what_could_not_be_finished_is_no_hindrance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", full)
+        with pytest.raises(InvalidInput, match="No space left"):
+            make_certificates(tmp_path, ["127.0.0.1"], [], 2)
+    assert not list(tmp_path.glob("*.key"))
+    assert all(each.new for each in make_certificates(tmp_path, ["127.0.0.1"], [], 2))
+    assert not list(tmp_path.glob("*.new"))
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

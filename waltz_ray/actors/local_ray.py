@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from waltz_ray.coordination.java import find_java
-from waltz_ray.errors import RayNotRunning
+from waltz_ray.errors import InvalidInput, RayNotRunning
 from waltz_ray.finding.cluster_file import LocalRay
 from waltz_ray.finding.ray_lookup import reachable
 
@@ -114,9 +114,16 @@ def wait_until_started(head: LocalRay, deadline_s: float) -> None:
 def _temporary(directory: Path) -> Path:
     """``directory``/ray, new, for Ray's sockets and logs; those of the Ray before stay in ray.before.
 
-    A UNIX socket has a short path: where that of ``directory`` is too long, Ray is given a link to it.
+    A UNIX socket has a short path: where that of ``directory`` is too long, Ray is given a link to it. InvalidInput if
+    they are not of a Ray that we have started, but somebody's files.
     """
     inside, before = directory.resolve() / "ray", directory.resolve() / "ray.before"
+    for path in (inside, before):
+        if os.path.lexists(path) and not _was_started_here(path):
+            raise InvalidInput(
+                f"{path} is there, and no Ray was started in it by waltz: it would be removed; move it away, or give "
+                "another directory"
+            )
     if inside.exists():
         shutil.rmtree(before, ignore_errors=True)
         inside.rename(before)
@@ -150,6 +157,11 @@ def stop(head: LocalRay) -> None:
         child.wait()
     if Path(head.temporary).is_symlink():
         shutil.rmtree(Path(head.temporary).parent)
+
+
+def _was_started_here(path: Path) -> bool:
+    """By ``launch``: or it came no further than to make the directory."""
+    return path.is_dir() and not path.is_symlink() and ((path / _LOG).is_file() or not any(path.iterdir()))
 
 
 def _family(head: LocalRay) -> list[psutil.Process]:

@@ -32,6 +32,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,26 +44,32 @@ from waltz_ray.errors import InvalidInput
 __all__ = ["LoadCursor", "LoadedRows", "open_cursor"]
 
 _VERSION = 1
+_BEGINNING = b'{"waltz_load": '
+_MOST_BYTES = 1 << 20
+"""Of the file: tens of thousands of runs."""
 
 
 class LoadCursor:
     """The file of one load, locked while this object is used."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
+        """InvalidInput if it is another file, which stays as it is."""
         self._path = path
         self._descriptor = descriptor
-        content = b""
-        while piece := os.read(descriptor, 1 << 20):
-            content += piece
+        content = _content(path, descriptor)
         whole = content[: content.rfind(b"\n") + 1]
-        os.ftruncate(descriptor, len(whole))  # a torn line is of a run that has done nothing
+        self._whole_bytes = len(whole)
         try:
+            if not content.startswith(_BEGINNING[: len(content)]):
+                raise ValueError("it begins otherwise")
             lines = [json.loads(line) for line in whole.splitlines()]
             self.settings: Mapping[str, Any] = {k: v for k, v in lines[0].items() if k != "starts"} if lines else {}
             self.starts: list[int] = lines[0]["starts"] if lines else []
             self.clients: list[int] = [int(line["client_id"]) for line in lines[1:]]
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-            raise InvalidInput(f"{path} is no file of an interrupted load ({error!r}); give --cursor") from error
+            raise InvalidInput(
+                f"{path} is no file of an interrupted load ({error}); it stays as it is, give --cursor"
+            ) from error
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """InvalidInput if the interrupted load was another one."""
@@ -86,6 +93,7 @@ class LoadCursor:
         lines: list[Mapping[str, Any]] = [{"client_id": client_id}]
         if not self.settings:
             lines = [{"waltz_load": _VERSION, **settings, "starts": list(starts)}, *lines]
+        os.ftruncate(self._descriptor, self._whole_bytes)  # a torn line is of a run that has done nothing
         os.write(self._descriptor, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
         os.fsync(self._descriptor)
         folder = os.open(self._path.parent, os.O_RDONLY)
@@ -118,7 +126,8 @@ def open_cursor(path: Path, resume: bool) -> Iterator[LoadCursor]:
             )
         yield cursor
     finally:
-        if os.fstat(descriptor).st_size == 0:
+        about = os.fstat(descriptor)
+        if stat.S_ISREG(about.st_mode) and about.st_size == 0:
             path.unlink(missing_ok=True)
         os.close(descriptor)
 
@@ -139,6 +148,17 @@ def _locked(path: Path) -> int:
             os.close(descriptor)
             raise InvalidInput(f"another load of the same rows is running: it holds {path}") from None
         os.close(descriptor)  # whoever held it has removed it meanwhile
+
+
+def _content(path: Path, descriptor: int) -> bytes:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise InvalidInput(f"{path} is no file; give another --cursor")
+    content = b""
+    while piece := os.read(descriptor, _MOST_BYTES):
+        content += piece
+        if len(content) > _MOST_BYTES:
+            raise InvalidInput(f"{path} is no file of an interrupted load: it is too long; give another --cursor")
+    return content
 
 
 class LoadedRows:

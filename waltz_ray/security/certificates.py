@@ -157,9 +157,20 @@ def _usage(signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _write(path: Path, key_path: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
-    """The key first, so that a certificate without one is no finished work; only its owner can read it."""
+    """Both; only its owner can read the key. InvalidInput if one of them is there: it may be the only one of its kind.
+
+    A kill between the two leaves the key alone, which then has to be moved away."""
+    for there, other in ((path, key_path), (key_path, path)):
+        if os.path.lexists(there):
+            raise InvalidInput(f"{there} is there and {other} is not: put that beside it, or move {there} away")
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    key_path.unlink(missing_ok=True)
-    with open(os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(pem)
-    path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    new = path.with_name(f"{path.name}.new")
+    new.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    handle = os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(handle, "wb") as file:
+            file.write(pem)
+        new.rename(path)
+    except BaseException:
+        key_path.unlink()
+        raise
