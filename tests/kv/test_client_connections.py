@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 
 from tests.kv.fake_cluster import FakeKvCluster, FakePlace
 from waltz_ray import compat
-from waltz_ray.errors import ClientClosed, ZooKeeperUnreachable
+from waltz_ray.errors import ClientClosed, SpaceGone, ZooKeeperUnreachable
 from waltz_ray.kv.client import connections as module
 from waltz_ray.kv.client.aio import AsyncKvClient
-from waltz_ray.kv.client.members import StaticKvDirectory
+from waltz_ray.kv.client.members import Members, StaticKvDirectory
 from waltz_ray.kv.client.settings import KvClientConfig
 from waltz_ray.kv.messages import Put
 from waltz_ray.kv.routing import fnv1a_32
@@ -155,7 +155,7 @@ class _Directory(StaticKvDirectory):
         super().__init__(place.servers)
         self.place = place
 
-    def watch(self, callback: Callable[[Sequence[str]], None]) -> Callable[[], None]:
+    def watch(self, callback: Callable[[Members], None]) -> Callable[[], None]:
         if self.place.failures:
             self.place.failures -= 1
             raise ZooKeeperUnreachable("it is away")
@@ -172,6 +172,49 @@ class _UnreachablePlace(FakePlace):
 
     def directory(self) -> StaticKvDirectory:
         return _Directory(self)
+
+
+class _Telling(StaticKvDirectory):
+    """One that says more, later."""
+
+    tell: Callable[[Members], None]
+
+    def watch(self, callback: Callable[[Members], None]) -> Callable[[], None]:
+        self.tell = callback
+        return super().watch(callback)
+
+
+class _TellingPlace(FakePlace):
+    def directory(self) -> StaticKvDirectory:
+        made = _Telling(self.servers)
+        self.directories = [*getattr(self, "directories", []), made]
+        return made
+
+
+def test_of_a_space_that_was_deleted_nothing_is_waited_for() -> None:
+    async def run() -> None:
+        place = _TellingPlace([])  # nobody serves it
+        async with AsyncKvClient(place) as client, AsyncKvClient(place) as other:
+            lock = client.lock("leader")
+            going_on = [
+                client.get("ann"),
+                client.set("ann", 1),
+                client.set_many({"a": 1}),
+                lock.acquire(),
+                other.count(),
+            ]
+            begun = [asyncio.create_task(each) for each in going_on]
+            done, _ = await asyncio.wait(begun, timeout=0.05)
+            assert not done
+            for directory in place.directories:
+                if hasattr(directory, "tell"):  # the other one shares the connections of this
+                    directory.tell(SpaceGone("space 'kv' was deleted"))
+            found = await asyncio.gather(*begun, return_exceptions=True)
+            assert [type(each) for each in found] == [SpaceGone] * len(begun)
+            with pytest.raises(SpaceGone):
+                await client.get("ann")
+
+    asyncio.run(asyncio.wait_for(run(), 20))
 
 
 def test_actors_that_cannot_be_found_leave_nothing_behind() -> None:

@@ -21,12 +21,13 @@ from waltz_ray import compat, kv
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.coordination.unit_store import UnitStore
-from waltz_ray.errors import ConfigError, InvalidInput, InvariantBroken, KvNotReady, SpaceNotFound, WireError
+from waltz_ray.errors import ConfigError, InvalidInput, InvariantBroken, KvNotReady, SpaceGone, SpaceNotFound, WireError
 from waltz_ray.finding.find import FoundCluster
 from waltz_ray.kv.client.aio import AsyncKvClient
 from waltz_ray.kv.client.client import KvClient
 from waltz_ray.kv.client.connecting import MemberDirectory
 from waltz_ray.kv.client.engine import ByteRoom
+from waltz_ray.kv.client.members import Members
 from waltz_ray.kv.client.request_numbers import RequestNumbers
 from waltz_ray.kv.client.scanning import covered
 from waltz_ray.kv.client.settings import KvClientConfig
@@ -229,9 +230,9 @@ def zookeeper() -> MemoryZooKeeperServer:
 
 
 def test_actors_are_found_where_they_register(zookeeper: MemoryZooKeeperServer) -> None:
-    found, told = FoundCluster("demo", "memory"), []
+    found, told = FoundCluster("demo", "memory"), list[Members]()
     directory = MemberDirectory(MemoryZooKeeper(zookeeper), found, "kv")
-    stop = directory.watch(lambda servers: told.append(sorted(servers)))
+    stop = directory.watch(told.append)
     actor = MemoryZooKeeper(zookeeper)
     units = UnitStore(actor, "demo", "kv", "kv", BucketSplitting(4))
     registration = units.register(0, Endpoint("host", 7), lambda event: None, time.monotonic)
@@ -239,6 +240,8 @@ def test_actors_are_found_where_they_register(zookeeper: MemoryZooKeeperServer) 
     wait_for(lambda: told[-1:] == [["host:7"]])
     registration.cancel()
     wait_for(lambda: told[-1] == [])
+    ClusterStore(actor, "demo").spaces.delete("kv", "kv")
+    wait_for(lambda: isinstance(told[-1], SpaceGone))
     stop()
     directory.close()
     actor.close()

@@ -115,7 +115,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "what_is_folded_anew_is_answered_for": 0x12000082,
     "anybody_may_confirm": 0x20000005,
     "appends_go_on_before_all_refusals_are_known": 0x2000002F,
-    "batches_of_an_older_lease_are_confirmed": 0x2000003B,
+    "batches_of_an_older_lease_are_confirmed": 0x200000A5,
     "confirms_are_answered_and_not_stored": 0x20000000,
     "groups_begin_at_the_end": 0x20000000,
     "leases_of_consumers_never_end": 0x20000030,

@@ -22,6 +22,7 @@ from waltz_ray.client.application import Callbacks, checked_mark
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import FeedFrame, Origin, Transactions
 from waltz_ray.client.shell import Shell
+from waltz_ray.errors import WaltzError
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.protocol.messages.client import FeedBatch
 from waltz_ray.protocol.records import RecordBatch
@@ -138,7 +139,7 @@ class Applier:
             reports = list(self._reports)
             self._reports.clear()
         for report in reports:
-            self._uncaught(*report)
+            self._given_up(*report)
         if work:
             self.apply(work, deliveries)
         with self._lock:
@@ -234,6 +235,12 @@ class Applier:
         error = self._completed(completion)
         if error is not None:
             self._uncaught(queue.partition_id, completion[1], error)
+
+    def _given_up(self, partition_id: int, transaction_id: int, error: BaseException) -> None:
+        if self._callbacks is None and isinstance(error, WaltzError):  # whose text is all there is to be known
+            logger.error("partition %d is given up: %s", partition_id, error)
+        else:
+            self._uncaught(partition_id, transaction_id, error)
 
     def _uncaught(self, partition_id: int, transaction_id: int, error: BaseException) -> None:
         if self._callbacks is None:

@@ -81,6 +81,8 @@ def settle(
     """Asks the application for its marks; whatever that raises. ``feed``: if there are callbacks to be fed."""
     if feed is not None and feed not in _FEED_MODES:
         raise InvalidInput(f"feed must be 'records' or 'headers', not {feed!r:.60}")
+    if config is not None and not isinstance(config, ClientConfig):
+        raise InvalidInput(f"config is a ClientConfig, not {type(config).__name__}: {config!r:.60}")
     mounted = chosen_partitions(partitions, count)
     marks: dict[int, int] = {}
     if callbacks is not None:

@@ -19,9 +19,10 @@ from tests.net.test_tls import made
 from tests.topics.client.world import FAST, MemoryPlace, TopicWorld, topic_world
 from tests.topics.scenes import Crowd
 from waltz_ray import compat
-from waltz_ray.errors import ClientClosed, InvalidInput, PartitionNotReady, TopicRefused
+from waltz_ray.errors import ClientClosed, InvalidInput, PartitionNotReady, SpaceGone, SpaceNotFound, TopicRefused
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.topics import AsyncTopicConsumer, MessageBatch, TopicClient, TopicClientConfig
+from waltz_ray.topics.client import consumer as consumer_module
 from waltz_ray.topics.client.arguments import SeekTo
 from waltz_ray.topics.client.outgoing import Spread
 from waltz_ray.topics.rpc import RpcFault
@@ -320,6 +321,43 @@ def test_t48_who_is_cancelled_while_he_seeks_goes_on_where_the_group_is(monkeypa
                 with pytest.raises(asyncio.CancelledError):
                     await seeking
                 assert [m.data for batch in await pulled(consumer, 1) for m in batch] == [b"x"]
+
+    run(scene())
+
+
+def test_a_topic_that_is_not_there_is_not_waited_for() -> None:
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            with pytest.raises(SpaceNotFound, match="has no space 'oders'"):
+                await client.consumer("g", "oders").start()
+            with pytest.raises(InvalidInput, match="is of kind log, not topic"):
+                await client.consumer("g", ["orders", "log"]).start()
+
+    run(scene())
+
+
+def test_who_consumes_a_topic_that_is_deleted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also who has none of its partitions. While another one of its topics is there, it goes on."""
+    monkeypatch.setattr(consumer_module, "_LOOK_S", 0.05)
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            await world.cluster.create("others", 1)
+            async with (
+                client.consumer("g", "orders") as one,
+                client.consumer("g", "orders") as two,
+                client.consumer("h", ["orders", "others"]) as three,
+            ):
+                await world.until(lambda: len(one.partitions) + len(two.partitions) == 1)
+                world.delete("orders")
+                for consumer in (one, two):
+                    with pytest.raises(SpaceGone, match="space 'orders' of cluster"):
+                        await consumer.pull(timeout=20)
+                await client.producer().send("others", b"x")
+                assert [m.data for batch in await pulled(three, 1) for m in batch] == [b"x"]
+                world.delete("others")
+                with pytest.raises(SpaceGone):
+                    await three.pull(timeout=20)
 
     run(scene())
 

@@ -13,6 +13,7 @@ from tests.topics.test_access import rules
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.config import ClientConfig
+from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.finding.find import FoundCluster
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.topics.client.aio import AsyncTopicClient
@@ -75,6 +76,10 @@ class TopicWorld:
         items, key = self.cluster.offsets.items, (group, topic, partition)
         before = items[key]
         items[key] = OffsetItem(before.offset, before.epoch + 1, before.slot_epoch, before.actor)
+
+    def delete(self, topic: str) -> None:
+        """With all its messages."""
+        ClusterStore(self.cluster.log._zookeeper.client(), CLUSTER).spaces.delete(topic, topic)
 
     async def set_document(self, name: str, text: str) -> None:
         """Rights ("access"), or rules of flow ("flow"): set, and known to all actors."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from waltz_ray.client.aio import AsyncWaltzClient
@@ -16,12 +16,14 @@ from waltz_ray.connecting import connect_async as connect_log_async
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.unit_store import UnitMember, UnitStore
-from waltz_ray.errors import InvalidInput
+from waltz_ray.errors import InvalidInput, SpaceGone
 from waltz_ray.finding.find import FoundCluster, check_key, find_cluster
 from waltz_ray.kv.client.aio import AsyncKvClient
 from waltz_ray.kv.client.client import KvClient
+from waltz_ray.kv.client.members import Members
 from waltz_ray.kv.client.settings import KvClientConfig
 from waltz_ray.kv.placement import BucketSplitting
+from waltz_ray.protocol.spaces import SpaceTable
 
 __all__ = ["ClusterPlace", "MemberDirectory", "connect", "connect_async"]
 
@@ -125,16 +127,30 @@ class MemberDirectory:
         """Of the space."""
         self.identity = found.zookeeper, found.name, info.cluster_key, space, known.first
         """A space that was made anew under its name has other partitions."""
+        self._cluster, self._space, self._spaces = found.name, space, store.spaces
         self._access = store.access
         self._store = UnitStore(zookeeper, found.name, "kv", space, BucketSplitting(known.count))
 
-    def watch(self, callback: Callable[[Sequence[str]], None]) -> Callable[[], None]:
-        """Tell ``callback`` the addresses of the actors, now and after every change; returns what ends it."""
+    def watch(self, callback: Callable[[Members], None]) -> Callable[[], None]:
+        """Tell ``callback`` the addresses of the actors, now and after every change, and SpaceGone when the space has
+        been deleted; returns what ends it."""
 
         def told(members: dict[int, UnitMember]) -> None:
             callback([f"{member.endpoint.host}:{member.endpoint.port}" for member in members.values()])
 
-        return self._store.watch_members(told).cancel
+        def spaces_changed(table: SpaceTable) -> None:
+            try:
+                table.named(self._space, self._cluster)
+            except SpaceGone as error:
+                callback(error)
+
+        watches = [self._store.watch_members(told), self._spaces.watch(spaces_changed)]
+
+        def cancel() -> None:
+            for watch in watches:
+                watch.cancel()
+
+        return cancel
 
     def tls_only(self) -> bool:
         """Whether the cluster says that its ports take TLS only."""

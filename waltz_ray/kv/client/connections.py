@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 from waltz_ray.client.credentials import Presented
-from waltz_ray.errors import AccessRefused, ClientClosed
+from waltz_ray.errors import AccessRefused, ClientClosed, SpaceGone
 from waltz_ray.kv.client.link import Answer, KvLink, KvPeer, Missed
-from waltz_ray.kv.client.members import KvDirectory
+from waltz_ray.kv.client.members import KvDirectory, Members
 from waltz_ray.kv.client.table import RouteTable
 from waltz_ray.kv.messages import FailCode, FailInfo, Get, Hashmask, Hashmasks, KvHello, Opcode, TryElsewhere, Unknown
 from waltz_ray.net.shared import SharedByLoop
@@ -38,6 +38,8 @@ class KvConnections:
         """``shown``: what says to actors who we are. Owns ``directory``."""
         self.partitions = directory.partitions
         """Of the space."""
+        self.gone: SpaceGone | None = None
+        """It has been deleted."""
         self.table = RouteTable()
         self._key = _key(directory, max_frame_bytes, shown)
         self._shown = shown
@@ -114,12 +116,16 @@ class KvConnections:
 
     # ---- who there is
 
-    def _found(self, servers: Sequence[str]) -> None:
+    def _found(self, members: Members) -> None:
         """By the directory, from any thread."""
 
         def take() -> None:
-            self._members = tuple(servers)
-            self._connect_all()
+            if isinstance(members, SpaceGone):
+                self.gone = members
+                self.changed()
+            else:
+                self._members = tuple(members)
+                self._connect_all()
 
         if not self._closed and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(take)

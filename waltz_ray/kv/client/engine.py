@@ -56,9 +56,11 @@ class KvEngine:
         return self._loop.time()
 
     def check_open(self) -> None:
-        """ClientClosed if it is."""
+        """ClientClosed if it is; SpaceGone if there is nothing any more to be asked."""
         if self.closed:
             raise ClientClosed("the key/value client is closed; connect again")
+        if self.connections.gone is not None:
+            raise self.connections.gone
 
     def background(self, work: Awaitable[T]) -> asyncio.Task[T]:
         """Something that goes on until it ends or the client is closed."""

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
+from waltz_ray.errors import SpaceGone
 from waltz_ray.kv.routing import checked_partitions
 
-__all__ = ["KvDirectory", "StaticKvDirectory"]
+__all__ = ["KvDirectory", "Members", "StaticKvDirectory"]
+
+
+Members = Sequence[str] | SpaceGone
+"""Addresses; or why there never will be any again."""
 
 
 class KvDirectory(Protocol):
@@ -21,9 +26,9 @@ class KvDirectory(Protocol):
     def identity(self) -> Hashable:
         """The space that is meant: clients whose directories have the same may share connections."""
 
-    def watch(self, callback: Callable[[Sequence[str]], None]) -> Callable[[], None]:
+    def watch(self, callback: Callable[[Members], None]) -> Callable[[], None]:
         """Tell ``callback`` the addresses (``host:port``) of all actors, now and after every change, from any thread;
-        returns what ends it."""
+        SpaceGone when the space has been deleted. Returns what ends it."""
 
     def tls_only(self) -> bool:
         """Whether the cluster says that its ports take TLS only."""
@@ -42,7 +47,7 @@ class StaticKvDirectory:
         self.identity = self._servers, self.partitions
         """What was named."""
 
-    def watch(self, callback: Callable[[Sequence[str]], None]) -> Callable[[], None]:
+    def watch(self, callback: Callable[[Members], None]) -> Callable[[], None]:
         """They are told once."""
         callback(self._servers)
         return _nothing

@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 _HOST = "127.0.0.1"
 _COUNTS = itertools.count(1)
+_LOOK_S = 2.0  # between two looks whether there is still a topic, of a consumer that has no partition
 _LEAVE_S = 2.0  # for the application to confirm what it has, of a partition that goes to another member
 _CONNECTS = (RebalanceOp.CONNECT, RebalanceOp.ONLY_CONNECT)
 _DISCONNECTS = (RebalanceOp.DISCONNECT, RebalanceOp.ONLY_DISCONNECT)
@@ -88,7 +89,9 @@ class AsyncTopicConsumer:
         return self._closed
 
     async def start(self) -> None:
-        """Join the group. TopicRefused: the master says why not; PartitionNotReady: there is none in time."""
+        """Join the group. TopicRefused: the master says why not; PartitionNotReady: there is none in time;
+        SpaceNotFound, SpaceGone, InvalidInput: one of the topics is none; ZooKeeperUnreachable."""
+        await self._logs.check(self._wanted.topics)
         await self._membership.register()
         self._spawn(self._keep_beating())
 
@@ -119,7 +122,8 @@ class AsyncTopicConsumer:
         """The next messages of some partition, about ``most`` of them; None: there were none within ``timeout`` seconds
         (None: wait for ever). Those of a partition come in their order. ``confirm`` follows.
 
-        TopicRefused: the master does not want us any more; ClientClosed; InvalidInput: ``most`` is less than one.
+        TopicRefused: the master does not want us any more; SpaceGone: all topics have been deleted; ClientClosed;
+        InvalidInput: ``most`` is less than one.
         """
         checked_most(most)
         try:
@@ -328,8 +332,16 @@ class AsyncTopicConsumer:
         return [each for each, held in self._held.items() if held.lost is None]
 
     async def _keep_beating(self) -> None:
+        loop = asyncio.get_running_loop()
+        looked_s = loop.time()
         while not self._closed:  # it may be cancelled and only be told that a time is over
             self._drop_lost()
+            if not self._held and loop.time() - looked_s > _LOOK_S:
+                looked_s = loop.time()
+                self._failure = await self._logs.gone(self._wanted.topics)
+                if self._failure is not None:
+                    self._changed()
+                    return
             order = await self._membership.beat()
             if order is not None:
                 self._spawn(self._obey(order))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import ClientClosed
+from waltz_ray.errors import ClientClosed, SpaceGone, WaltzError, ZooKeeperUnreachable
 from waltz_ray.topics.client.place import TopicDirectory, TopicsPlace
 from waltz_ray.topics.client.settings import TopicClientConfig
 
@@ -30,6 +31,25 @@ class TopicLogs:
         if opening is None:
             opening = self._logs[topic] = asyncio.get_running_loop().create_task(self._opened(topic))
         return await asyncio.shield(opening)
+
+    async def check(self, topics: Iterable[str]) -> None:
+        """All of them are topics. SpaceNotFound, SpaceGone; InvalidInput if one is no topic; ZooKeeperUnreachable."""
+        for topic in topics:
+            await asyncio.to_thread(self._directory.partitions, topic)
+
+    async def gone(self, topics: Iterable[str]) -> WaltzError | None:
+        """Why nothing will come of any of them any more. None: one is there, or just now nobody can say."""
+        found: WaltzError | None = None
+        for topic in topics:
+            try:
+                await self.check([topic])
+            except SpaceGone as error:
+                found = error
+            except ZooKeeperUnreachable:
+                return None
+            else:
+                return None
+        return found
 
     async def _opened(self, topic: str) -> AsyncWaltzClient:
         try:
