@@ -338,8 +338,8 @@ class AsyncTopicConsumer:
             self._drop_lost()
             if not self._held and loop.time() - looked_s > _LOOK_S:
                 looked_s = loop.time()
-                self._failure = await self._logs.gone(self._wanted.topics)
-                if self._failure is not None:
+                if (gone := await self._logs.gone(self._wanted.topics)) is not None:
+                    self._failure = gone
                     self._changed()
                     return
             order = await self._membership.beat()
