@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FuturesTimeout  # in Python 3.10 it is not the builtin one
 
 import numpy as np
 import pytest
@@ -208,6 +210,29 @@ def test_waiting_for_the_io_thread_on_the_io_thread_is_refused(make_client: Make
     client.append(0, b"x").add_done_callback(callback)
     assert told.wait(PATIENCE_S)
     assert len(errors) == 4
+
+
+def test_a_callback_that_waits_for_another_future_is_refused(make_client: MakeClient) -> None:
+    """It would hold up all clients of the process, for ever."""
+    client = make_client()
+    told: Future[list[BaseException | None]] = Future()
+
+    def callback(future: Future[int]) -> None:
+        other = client.append(0, b"y")
+        found: list[BaseException | None] = []
+        calls: list[Callable[[], object]] = [other.result, other.exception, lambda: other.result(0), future.result]
+        for call in calls:
+            try:
+                call()
+                found.append(None)
+            except (InvalidInput, FuturesTimeout) as error:
+                found.append(error)
+        told.set_result(found)
+
+    client.append(0, b"x").add_done_callback(callback)
+    found = told.result(PATIENCE_S)
+    assert [type(each) for each in found] == [InvalidInput, InvalidInput, FuturesTimeout, type(None)]
+    client.flush(PATIENCE_S)
 
 
 def test_feed_that_follows(server: FakeServer, make_client: MakeClient) -> None:

@@ -19,6 +19,9 @@ from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, LOGGER, RUNNING
 from typing import Any, Protocol, TypeVar
 
+from waltz_ray.client.io_thread import in_io_thread
+from waltz_ray.errors import InvalidInput
+
 __all__ = ["Fate", "LightFuture"]
 
 T = TypeVar("T")
@@ -76,12 +79,18 @@ class LightFuture(Future[T]):
     def result(self, timeout: float | None = None) -> T:
         if self._state == FINISHED and self._exception is None:
             return self._result  # type: ignore[return-value]
+        self._check_who_waits(timeout)
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if self._state == FINISHED:
             return self._exception
+        self._check_who_waits(timeout)
         return super().exception(timeout)
+
+    def _check_who_waits(self, timeout: float | None) -> None:
+        if self._state != FINISHED and timeout != 0 and in_io_thread():
+            raise InvalidInput("a future's callback waits for another future, which is set on the callback's thread")
 
     def add_done_callback(self, fn: Callable[[Future[T]], Any]) -> None:
         with _LOCK:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from waltz_ray.client.waits import result_of
 from waltz_ray.errors import ClientClosed, InvalidInput
 
-__all__ = ["IoThread"]
+__all__ = ["IoThread", "in_io_thread"]
 
 T = TypeVar("T")
 
@@ -67,11 +67,11 @@ class _Shared:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: _LoopThread | None = None
+        self.running: _LoopThread | None = None
 
     def take(self) -> _LoopThread:
         with self._lock:
-            running = self._running = self._running or _LoopThread()
+            running = self.running = self.running or _LoopThread()
             running.users += 1
         return running
 
@@ -80,19 +80,25 @@ class _Shared:
             running.users -= 1
             if running.users:
                 return
-            if self._running is running:
-                self._running = None
+            if self.running is running:
+                self.running = None
         running.end()
 
     def forget(self) -> None:
         """In a forked child: the thread was not copied, and whoever held the lock neither."""
         self._lock = threading.Lock()
-        self._running = None
+        self.running = None
 
 
 _shared = _Shared()
 if hasattr(os, "register_at_fork"):  # not on every platform; where it is missing nothing forks
     os.register_at_fork(after_in_child=_shared.forget)
+
+
+def in_io_thread() -> bool:
+    """Whether the caller runs in the IO thread of this process."""
+    running = _shared.running
+    return running is not None and running.thread.ident == threading.get_ident()
 
 
 class IoThread:
@@ -111,6 +117,11 @@ class IoThread:
         """Whether the caller runs in the IO thread, which must not wait for itself."""
         return threading.get_ident() == self._thread_id
 
+    def check_elsewhere(self) -> None:
+        """InvalidInput in the IO thread: whoever calls is about to wait for it."""
+        if self.is_current:
+            raise InvalidInput("this call waits for the IO thread and was made on it, in a future's callback")
+
     def post(self, function: Callable[..., object], *args: object) -> None:
         """Call ``function(*args)`` on the IO thread, soon; after ``stop`` nothing happens."""
         if threading.get_ident() == self._thread_id:
@@ -124,8 +135,7 @@ class IoThread:
     def ask(self, function: Callable[..., object], *args: object) -> None:
         """``post`` for who waits for what comes of it. ClientClosed: nothing would; InvalidInput: the IO thread would
         wait for itself."""
-        if self.is_current:
-            raise InvalidInput("this call waits for the IO thread and was made on it, in a future's callback")
+        self.check_elsewhere()
         with self._lock:
             if self._stopped:
                 raise ClientClosed("the client is closed; connect again")
@@ -139,12 +149,19 @@ class IoThread:
                 raise ClientClosed("the client is closed; connect again")
             return asyncio.run_coroutine_threadsafe(self._own(coroutine), self.loop)
 
+    def start_elsewhere(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """``start`` for who waits for what comes of it. InvalidInput: the IO thread would wait for itself."""
+        try:
+            self.check_elsewhere()
+        except InvalidInput:
+            coroutine.close()
+            raise
+        return self.start(coroutine)
+
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there and wait for its result."""
-        if self.is_current:
-            coroutine.close()
-            raise InvalidInput("this call waits for the IO thread and was made on it, in a future's callback")
-        return self.result(self.start(coroutine))
+        future = self.start_elsewhere(coroutine)
+        return self.result(future)
 
     @staticmethod
     def result(future: Future[T]) -> T:

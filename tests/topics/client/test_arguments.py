@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -107,6 +108,34 @@ def test_what_was_closed_is_forgotten_and_sends_nothing() -> None:
     asyncio.run(scene())
 
 
+def in_a_callback(client: TopicClient) -> None:
+    """What waits there would hold up all clients of the process, for ever."""
+    producer = client.producer()
+    told: Future[list[str]] = Future()
+
+    def callback(future: Future[int]) -> None:
+        found: list[str] = []
+        calls: list[Callable[[], object]] = [
+            client.close,
+            producer.close,
+            producer.flush,
+            client.producer,
+            lambda: client.consumer("g", "orders"),
+            lambda: producer.send("orders", b"y"),
+        ]
+        for call in calls:
+            try:
+                call()
+            except InvalidInput as error:
+                found.append(str(error))
+        told.set_result(found)
+
+    producer.send_nowait("orders", b"x").add_done_callback(callback)
+    assert len(told.result(20)) == 6
+    producer.send("orders", b"z")
+    producer.close()
+
+
 def in_a_thread(world: TopicWorld) -> None:
     with TopicClient(world.place, FAST) as client:
         for _ in range(3):
@@ -118,6 +147,7 @@ def in_a_thread(world: TopicWorld) -> None:
             with pytest.raises(ClientClosed):
                 producer.send("orders", b"y")
         assert len(client._producers) == 1
+        in_a_callback(client)
         with client.consumer("h", "orders") as consumer:
             refused(lambda: consumer.pull(timeout="1"))  # type: ignore[arg-type]
             batch = consumer.pull()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from waltz_ray.client.codecs import Codec
 from waltz_ray.client.io_thread import IoThread
-from waltz_ray.errors import ClientClosed, InvalidInput
+from waltz_ray.errors import ClientClosed
 from waltz_ray.kv.client.aio import AsyncKvClient
 from waltz_ray.kv.client.items import AsyncKvMap
 from waltz_ray.kv.client.locks import AsyncKvLock
@@ -70,10 +70,7 @@ class _Shell:
         """Run it there and wait for it; whoever is interrupted leaves nothing behind."""
         io = self._io
         assert io is not None, "its coroutine was made by the core"
-        if io.is_current:
-            coroutine.close()
-            raise InvalidInput("this call waits for the IO thread and was made on it, in a future's callback")
-        future = io.start(coroutine)
+        future = io.start_elsewhere(coroutine)
         try:
             return io.result(future)
         except BaseException:
@@ -81,6 +78,8 @@ class _Shell:
             raise
 
     def close(self) -> None:
+        if self._io is not None and self._process == os.getpid():
+            self._io.check_elsewhere()  # a codec is called there
         with self._lock:
             closed, self._closed = self._closed, True
             if closed or self._io is None or self._core is None or self._process != os.getpid():

@@ -18,7 +18,7 @@ from waltz_ray.client.io_thread import IoThread
 from waltz_ray.client.time_limits import checked_timeout, checked_wait
 from waltz_ray.client.waits import result_of
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import ClientClosed, InvalidInput, WaltzError
+from waltz_ray.errors import ClientClosed, WaltzError
 from waltz_ray.topics.client.aio import AsyncTopicClient
 from waltz_ray.topics.client.arguments import SeekTo, TopicNames, checked_most, checked_text
 from waltz_ray.topics.client.consumer import AsyncTopicConsumer
@@ -61,7 +61,9 @@ class TopicClient:
         return self
 
     def close(self) -> None:
-        """Close all producers and consumers, and every connection. Idempotent."""
+        """Close all producers and consumers, and every connection. Idempotent. InvalidInput in a future's callback."""
+        if self._io is not None and self._process == os.getpid():
+            self._io.check_elsewhere()
         with self._lock:
             closed, self._closed = self._closed, True
             if closed or self._io is None or self._core is None or self._process != os.getpid():
@@ -84,7 +86,9 @@ class TopicClient:
     def producer(self, shared: bool = True) -> TopicProducer:
         """One more producer; the arguments are those of ``AsyncTopicClient.producer``."""
         core = self._started()
-        made = TopicProducer(self._place, self.config, self._call, self._on_loop(lambda: core.registration(shared)))
+        registration = self._on_loop(lambda: core.registration(shared))
+        assert self._io is not None, "it has been started"
+        made = TopicProducer(self._place, self.config, self._call, self._io, registration)
         self._producers = [*(each for each in self._producers if not each.closed), made]
         return made
 
@@ -130,10 +134,7 @@ class TopicClient:
         """Run it on the IO thread and wait for it; whoever is interrupted leaves nothing behind."""
         io = self._io
         assert io is not None, "it has been started"
-        if io.is_current:
-            coroutine.close()
-            raise InvalidInput("this call waits for the IO thread and was made on it, in a future's callback")
-        future = io.start(coroutine)
+        future = io.start_elsewhere(coroutine)
         try:
             return io.result(future)
         except BaseException:
@@ -156,9 +157,14 @@ class TopicProducer:
     """
 
     def __init__(
-        self, place: TopicsPlace, config: TopicClientConfig, call: Caller, registration: ProducerRegistration
+        self,
+        place: TopicsPlace,
+        config: TopicClientConfig,
+        call: Caller,
+        io: IoThread,
+        registration: ProducerRegistration,
     ) -> None:
-        self._place, self._call, self._registration = place, call, registration
+        self._place, self._call, self._io, self._registration = place, call, io, registration
         self._log_config = ClientConfig(outstanding_bytes=config.outstanding_bytes)
         self._outlets: dict[str, _TopicOutlet] = {}
         self._lock = threading.Lock()
@@ -266,7 +272,9 @@ class TopicProducer:
             outlet.log.flush(None if end_s is None else max(0.0, end_s - clock.monotonic()))
 
     def close(self) -> None:
-        """Log out; what has no fate fails with ClientClosed, whether or not it is in the log. Idempotent."""
+        """Log out; what has no fate fails with ClientClosed, whether or not it is in the log. Idempotent. InvalidInput
+        in a future's callback."""
+        self._io.check_elsewhere()
         with self._lock:
             closed, self._closed = self._closed, True
             if closed:
