@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from waltz_bench import smoke as smoking
 from waltz_bench.cluster import scratch_directory
-from waltz_bench.smoke_checks import CHECKS, Evidence, RuleBroken, check_all, gather
+from waltz_bench.smoke_checks import CHECKS, Evidence, RuleBroken, check_all, gather, one_writer
 from waltz_bench.smoke_faults import FAULTS
 from waltz_bench.smoke_files import ABSENT, FATE, FED, PAYLOAD, RowFile, rows_of
 from waltz_bench.smoke_rosters import RosterRow
 
 from waltz_ray.cli import main
 from waltz_ray.protocol.records import HEADER_DTYPE, RECORD_HEADER_BYTES
+from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
 from waltz_ray.storage.layout import HEADER_BYTES, crc32_at_rest, segment_path
 
 CLIENTS, PARTITIONS = 2, 4
@@ -142,10 +143,21 @@ def let_a_session_fall(evidence: Evidence) -> None:
     evidence.rosters = [*evidence.rosters, RosterRow(last.partition_id, other)]
 
 
+def last_roster(evidence: Evidence, partition_id: int) -> Roster:
+    return [row.roster for row in evidence.rosters if row.partition_id == partition_id][-1]
+
+
 def open_a_session_that_nobody_took(evidence: Evidence) -> None:
     entry = evidence.reports[1].control[2]
     assert entry is not None
-    evidence.reports[1].control[2] = entry._replace(session_id=entry.session_id + 1)
+    taken = last_roster(evidence, 2).session_id
+    evidence.reports[1].control[2] = entry._replace(session_id=taken + 1)
+
+
+def fall_behind_the_record(evidence: Evidence) -> None:
+    entry, of_record = evidence.reports[1].control[2], last_roster(evidence, 2).replicas[1]
+    assert entry is not None
+    evidence.reports[1].control[2] = entry._replace(session_id=of_record.session_id - 1)
 
 
 @pytest.mark.cluster
@@ -167,6 +179,7 @@ def open_a_session_that_nobody_took(evidence: Evidence) -> None:
         (take_a_session_twice, "one_writer"),
         (let_a_session_fall, "one_writer"),
         (open_a_session_that_nobody_took, "one_writer"),
+        (fall_behind_the_record, "one_writer"),
     ],
 )
 def test_a_broken_rule_is_noticed(broken: Break, rule: str, evidence: Evidence) -> None:
@@ -175,6 +188,16 @@ def test_a_broken_rule_is_noticed(broken: Break, rule: str, evidence: Evidence) 
     with pytest.raises(RuleBroken) as noticed:
         check(evidence)
     assert noticed.value.rule == rule
+
+
+@pytest.mark.cluster
+def test_a_round_can_end_while_a_replica_catches_up(evidence: Evidence) -> None:
+    """Its session is open and not yet published: that is no second writer."""
+    taken = last_roster(evidence, 2)
+    of_record = ReplicaEntry(taken.session_id - 1, UNRESOLVED)
+    catching_up = dataclasses.replace(taken, replicas={**taken.replicas, 1: of_record})
+    evidence.rosters = [*evidence.rosters, RosterRow(2, catching_up)]
+    one_writer(evidence)
 
 
 def segment_of(directory: Path, replica: int, partition_id: int) -> Path:
