@@ -244,6 +244,8 @@ class _Attempt:
     def _start_ray(self) -> None:
         if self._known.ray is not None:
             local_ray.stop(self._known.ray)  # its head was killed: what it left behind holds the replicas' locks
+        if self._known.embedded:
+            EmbeddedZooKeeper(_zookeeper_directory(self._known)).check_directory()
         self._progress("starting Ray")
         with undisturbed_moment():  # no process that is not written down
             head = local_ray.launch(Path(self._known.directory))

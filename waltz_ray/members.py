@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from waltz_ray.actors.settings import as_of, from_json
+from waltz_ray.client.time_limits import checked_timeout
 from waltz_ray.errors import InvalidInput, NoNode, PartitionNotReady
 from waltz_ray.finding import cluster_file
 from waltz_ray.handle import ClusterHandle
@@ -292,7 +293,7 @@ class Members(ClusterHandle):
         self._wait(left, progress, timeout)
 
     def _wait(self, left: Callable[[], str], progress: Progress, timeout: float) -> None:
-        deadline, told = time.monotonic() + timeout, ""
+        deadline, told = time.monotonic() + checked_timeout(timeout), ""
         while text := left():
             if text != told:
                 progress(text)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from waltz_ray.client.time_limits import checked_timeout, checked_wait
 from waltz_ray.errors import NoNode, PartitionNotReady, WaltzError
 from waltz_ray.handle import ClusterHandle
 from waltz_ray.protocol.ids import NO_SESSION
@@ -50,11 +51,13 @@ class Spaces(ClusterHandle):
         ``timeout`` seconds are waited, None: not at all, and it is *making* then. PartitionNotReady after them; it goes
         on being made. InvalidInput, and nothing is changed: the name is taken or was, or there is no room in ZooKeeper.
         """
+        timeout = checked_wait(timeout)
         space = self._store.spaces.create(name, partitions, kind, settings)
         return space if timeout is None else self.wait_ready(name, timeout)
 
     def wait_ready(self, name: str, timeout: float = 60.0) -> Space:
         """The space, ready. PartitionNotReady after ``timeout`` seconds; SpaceNotFound, SpaceGone."""
+        timeout = checked_timeout(timeout)
         seen = threading.Event()
         told: list[Space | WaltzError] = []
 

@@ -107,3 +107,19 @@ def test_what_is_empty_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -
         error = capsys.readouterr().err
         assert error.count("\n") == 1
         assert "it is empty; does a variable of your shell have no value?" in error
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e10"])
+def test_a_number_that_never_comes_is_said_in_one_line(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (
+        ["up", "--dir", "x", f"--timeout={number}"],
+        ["server", "drain", "0", f"--timeout={number}"],
+        ["kv", "lock", f"--wait={number}", "x", "true"],
+        ["space", "create", "x", f"--timeout={number}"],
+    ):
+        with pytest.raises(SystemExit) as leaving:
+            main(arguments)
+        assert leaving.value.code == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert "Invalid value for '--" in error

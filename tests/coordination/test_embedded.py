@@ -149,3 +149,12 @@ def test_nothing_listening_is_one_line_in_time(caplog: pytest.LogCaptureFixture)
 def test_a_connect_string_that_makes_no_sense() -> None:
     with pytest.raises(InvalidInput, match=r"'127\.0\.0\.1:x' is no connect string of ZooKeeper"):
         KazooZooKeeper("127.0.0.1:x")
+
+
+def test_somebody_s_directory_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "zoo.cfg").write_text("clientPort=2181\n")
+    for begin in (EmbeddedZooKeeper(tmp_path).start, EmbeddedZooKeeper(tmp_path).launch):
+        with pytest.raises(InvalidInput, match="is not empty, and no ZooKeeper was started in it by waltz"):
+            begin()
+    assert [path.name for path in tmp_path.iterdir()] == ["zoo.cfg"]
+    assert (tmp_path / "zoo.cfg").read_text() == "clientPort=2181\n"

@@ -210,8 +210,11 @@ def test_who_does_not_wait_long_enough_is_told_what_is_missing(cluster: ManagedC
     with waltz_ray.Spaces(cluster.name, zookeeper=cluster.zookeeper) as spaces:
         for replica_id in (0, 1):
             cluster.stop_replica(replica_id)
+        with pytest.raises(InvalidInput, match="timeout must be a number of seconds"):
+            spaces.create("slow", 2, timeout=float("nan"))
+        assert "slow" not in [space.name for space in spaces.list()]
         with pytest.raises(PartitionNotReady, match=r"is not ready after 1 s: no session of its partitions 0, 1 yet"):
             spaces.create("slow", 2, timeout=1.0)
         for replica_id in (0, 1):
             cluster.start_replica(replica_id)
-        assert spaces.wait_ready("slow", 60).state is SpaceState.READY
+        assert spaces.wait_ready("slow", float("inf")).state is SpaceState.READY

@@ -1,5 +1,5 @@
 """What every command is given beside its own: ``--output`` where it has a result, the examples of its help, and that
-nothing which is said may be empty."""
+nothing which is said may be empty, or a number without end."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from waltz_ray.cli.examples import EXAMPLES
 
 __all__ = ["dress"]
 
+_LARGEST_NUMBER = 1e9
+"""Of what has a fraction: seconds (31 years), megabytes, records a second."""
+
 
 def dress(app: typer.Typer, words: tuple[str, ...] = ()) -> None:
     """All commands of ``app``, which are called by these words and their own. Again, it changes nothing."""
@@ -24,7 +27,7 @@ def dress(app: typer.Typer, words: tuple[str, ...] = ()) -> None:
         own = command.name or command.callback.__name__.replace("_", "-")
         if "as_json" in inspect.signature(command.callback).parameters:
             command.callback = _with_output(command.callback)
-        _refuse_what_is_empty(command.callback)
+        _refuse_what_says_nothing(command.callback)
         if lines := EXAMPLES.get(" ".join((*words, own))):
             command.epilog = _epilog(lines)
     for group in app.registered_groups:
@@ -50,7 +53,7 @@ def _with_output(command: Callable[..., Any]) -> Callable[..., Any]:
     return dressed
 
 
-def _refuse_what_is_empty(command: Callable[..., Any]) -> None:
+def _refuse_what_says_nothing(command: Callable[..., Any]) -> None:
     """Of its options, and of arguments that are directories. Names, values and messages may be empty."""
     signature = inspect.signature(command, eval_str=True)  # each look at annotations in strings makes new objects
     command.__signature__ = signature  # type: ignore[attr-defined]
@@ -60,12 +63,14 @@ def _refuse_what_is_empty(command: Callable[..., Any]) -> None:
         for info in get_args(each.annotation)[1:]:
             is_directory = isinstance(info, ArgumentInfo) and str(info.metavar).startswith("DIR")
             if (is_directory or isinstance(info, OptionInfo)) and info.callback is None:
-                info.callback = _not_empty
+                info.callback = _says_something
 
 
-def _not_empty(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
+def _says_something(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
     """A variable of the shell that has no value must not have another cluster stopped than was meant, a cluster made
-    where one stands, or one without TLS."""
+    where one stands, or one without TLS. Nothing ever ends after nan seconds, and no clock waits for inf."""
+    if isinstance(value, float) and not abs(value) <= _LARGEST_NUMBER:
+        raise typer.BadParameter(f"it must be from {-_LARGEST_NUMBER:g} to {_LARGEST_NUMBER:g}, not {value:g}")
     source = context.get_parameter_source(str(parameter.name))
     texts = value if isinstance(value, list) else [value]
     if source is not None and source.name == "COMMANDLINE" and "" in texts:

@@ -191,7 +191,7 @@ def lock(
         list[str], typer.Argument(help="What is run while it is had; after -- or not.", show_default=False)
     ],
     lease: Annotated[float, typer.Option(help="Seconds after which it is free if we vanish.")] = 10.0,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for it.")] = 30.0,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for it.")] = 30.0,
     directory: DirOption = "",
     cluster: ClusterOption = "",
     address: AddressOption = "",

@@ -37,7 +37,7 @@ _server = typer.Typer(help="Partition servers, added to a running cluster, drain
 ReplicaArgument = Annotated[int, typer.Argument(help="The replica's number.", show_default=False)]
 ServerArgument = Annotated[int, typer.Argument(help="The server's number.", show_default=False)]
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Do not wait until it is done.")]
-TimeoutOption = Annotated[float, typer.Option(help="Wait so many seconds; it goes on being done.")]
+TimeoutOption = Annotated[float, typer.Option(min=0, help="Wait so many seconds; it goes on being done.")]
 CancelOption = Annotated[bool, typer.Option("--cancel", help="It is to stay after all.")]
 
 

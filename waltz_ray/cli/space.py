@@ -71,7 +71,7 @@ def create(
         list[str] | None, typer.Option("--set", help="name=number; may be repeated.", show_default=False)
     ] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait until it is ready.")] = False,
-    timeout: Annotated[float, typer.Option(help="Wait so many seconds.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0, help="Wait so many seconds.")] = 60.0,
     directory: DirOption = "",
     cluster: ClusterOption = "",
     address: AddressOption = "",

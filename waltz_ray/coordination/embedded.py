@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from waltz_ray.coordination.java import find_java
-from waltz_ray.errors import CoordinationError
+from waltz_ray.errors import CoordinationError, InvalidInput
 
 __all__ = ["EmbeddedZooKeeper"]
 
@@ -93,6 +93,7 @@ class EmbeddedZooKeeper:
         self._config = self._dir / "zoo.cfg"
         self._log = self._dir / "zookeeper.log"
         self._record = self._dir / "zookeeper.json"
+        self._lock = self._dir / "zookeeper.lock"
 
     @property
     def pid(self) -> int | None:
@@ -100,10 +101,19 @@ class EmbeddedZooKeeper:
         process = self._find()
         return process.pid if process else None
 
+    def check_directory(self) -> None:
+        """InvalidInput if it has files of somebody else's: the first of ours is the lock."""
+        if self._dir.exists() and not self._lock.exists() and any(self._dir.iterdir()):
+            raise InvalidInput(
+                f"{self._dir} is not empty, and no ZooKeeper was started in it by waltz: our files would be mixed with "
+                "those; move them away, or give another directory"
+            )
+
     def start(self, timeout_s: float = 30.0) -> str:
         """Start the server, or adopt the one this directory already has: "127.0.0.1:port" once it answers.
 
         CoordinationError: the port is taken, no Java, no jars, or the server ended or did not answer in time.
+        InvalidInput: the directory is somebody else's.
         """
         with self._starting():
             process, port = self._adopted_or_launched()
@@ -114,7 +124,7 @@ class EmbeddedZooKeeper:
     def launch(self) -> None:
         """Have its process begin, if there is none, and wait for nothing: a later ``start`` adopts it.
 
-        CoordinationError: the port is taken, no Java, no jars.
+        CoordinationError: the port is taken, no Java, no jars. InvalidInput: the directory is somebody else's.
         """
         with self._starting():
             self._adopted_or_launched()
@@ -159,8 +169,9 @@ class EmbeddedZooKeeper:
 
     @contextmanager
     def _starting(self) -> Iterator[None]:
+        self.check_directory()
         self._dir.mkdir(parents=True, exist_ok=True)
-        with open(self._dir / "zookeeper.lock", "w") as lock:
+        with open(self._lock, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
