@@ -75,6 +75,8 @@ def read_kv(
     ProjectionFailed if so much of the log was given up that the state at ``stop`` cannot be told any more, and Trimmed
     if what it reads goes meanwhile: read again.
     """
+    if now_ms is not None and (isinstance(now_ms, bool) or not isinstance(now_ms, int)):
+        raise InvalidInput(f"now_ms must be milliseconds since 1970, a whole number, not {now_ms!r:.60}")
     place = where_of(cluster, zookeeper, None, directory, address)
     with Locations(place.where, place.cluster) as locations:
         kind = locations.store.spaces.get(space).kind

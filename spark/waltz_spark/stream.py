@@ -90,17 +90,20 @@ def stream_feed(
     stream. InvalidInput and ClusterNotFound at once; ForeignStorage, StorageLocked and Corruption for the checkpoint
     when it begins.
     """
+    checkpoint = _checked_directory("checkpoint", checkpoint)
+    if not callable(sink):
+        sink = _checked_directory("sink", sink)
+    if on_progress is not None and not callable(on_progress):
+        raise InvalidInput(f"on_progress must be a function of a BatchProgress, not {on_progress!r:.60}")
     place = where_of(cluster, zookeeper, None, directory, address)
     reading = Reading.of(place.where, place.cluster, source, columns, header, decoder, space)
     schema = spark_schema(spark, reading, decoder_schema)
     with Marks(reading) as marks:
         info, count = marks.locations.store.info(), len(marks.locations.partitions())
         chosen = tuple(marks.locations.checked(list(partitions) if partitions is not None else None))
-    if isinstance(sink, str) and "://" in sink:
-        raise InvalidInput(f"a path sink is a directory, not {sink!r}; write to {sink!r} in a function sink")
     name = place.cluster if space == DEFAULT_SPACE else f"{place.cluster}/{space}"  # no cluster has such a name
     settings = RunSettings(
-        Path(checkpoint).absolute(),
+        checkpoint,
         StreamOf(name, str(info.cluster_key), count, chosen),
         trigger,
         Limits(max_records_per_trigger, max_bytes_per_trigger),
@@ -111,7 +114,7 @@ def stream_feed(
     )
 
     def prepare(stream_id: str) -> Callable[[Sequence[Range], int], None]:
-        write = ParquetSink(Path(sink).absolute(), stream_id) if isinstance(sink, str | Path) else sink
+        write = ParquetSink(sink, stream_id) if isinstance(sink, Path) else sink
 
         def run_batch(ranges: Sequence[Range], batch_id: int) -> None:
             write(frame_of(spark, reading, ranges, schema), batch_id)
@@ -119,3 +122,13 @@ def stream_feed(
         return run_batch
 
     return FeedStream(settings, partial(Marks, reading), prepare, on_progress)
+
+
+def _checked_directory(name: str, given: str | Path) -> Path:
+    """Absolute. InvalidInput for what is none: "" would be wherever this runs, an address a directory of its name."""
+    if not isinstance(given, str | Path) or given == "" or "\0" in str(given):
+        more = " or a function" if name == "sink" else ""
+        raise InvalidInput(f"{name} must be a directory{more}, not {given!r:.60}")
+    if isinstance(given, str) and "://" in given:
+        raise InvalidInput(f"{name} is a directory, not {given!r:.200}; to write elsewhere, give a function as sink")
+    return Path(given).absolute()

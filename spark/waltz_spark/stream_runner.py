@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from waltz_ray.client.readers.ranges import Bound, Range, at_time, first_ids, split_ranges
+from waltz_ray.client.readers.ranges import Bound, Range, at_time, checked_task_bytes, first_ids, split_ranges
 from waltz_ray.client.readers.reading import DEFAULT_SPACE
 from waltz_ray.errors import ClientAhead, InvalidInput, Trimmed
 from waltz_spark.offset_log import OffsetFiles, OffsetLog, StreamBatch, StreamOf
@@ -58,8 +58,7 @@ class RunSettings:
         seconds = isinstance(trigger, int | float) and not isinstance(trigger, bool) and 0 <= trigger < math.inf
         if trigger != "available_now" and not seconds:
             raise InvalidInput(f"trigger must be 'available_now' or seconds between two batches, not {trigger!r}")
-        if self.bytes_per_task < 1:
-            raise InvalidInput(f"bytes_per_task must be at least 1, not {self.bytes_per_task}")
+        checked_task_bytes(self.bytes_per_task)
         # What makes no sense is said now.
         first_ids(self.start_at(lambda partition_id, time_ms: 0), dict.fromkeys(self.of.partitions, -1))
 

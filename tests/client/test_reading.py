@@ -18,7 +18,7 @@ from tests.cluster.harness import Cluster
 from tests.security.keys import keyring
 from waltz_ray.client.ray.dataset import FeedDatasource
 from waltz_ray.client.readers.locations import Locations, ReplicaView, where_of
-from waltz_ray.client.readers.ranges import Bound, Range
+from waltz_ray.client.readers.ranges import Bound, Range, split_ranges
 from waltz_ray.client.readers.reading import Marks, Reading, checked_header, plan_reading, positions_of
 from waltz_ray.client.readers.replica_reader import ReplicaReader, proven_mark
 from waltz_ray.errors import ClusterNotFound, DataUnavailable, InvalidInput
@@ -290,7 +290,7 @@ def test_what_a_quorum_proves(states: dict[int, StateReply], mark: int | None) -
         ({"partitions": ["0"]}, "partitions must be partition IDs"),
         ({"start": "newest"}, "start must be"),
         ({"stop": {0: 1, 5: 2}}, "stop names partition 5, which is not read"),
-        ({"bytes_per_task": 0}, "bytes_per_task must be at least 1"),
+        ({"bytes_per_task": 0}, "bytes_per_task must be a whole number, at least 1"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(cluster: Cluster, bounds: dict[str, Bound], text: str) -> None:
@@ -314,12 +314,33 @@ def test_unknown_cluster(cluster: Cluster) -> None:
         ({"columns": ["data", "data"]}, "none twice"),
         ({"header": "3"}, "header must be an int"),
         ({"header": 1.5}, "header must be an int"),
+        ({"header": ""}, "header must be an int"),
+        ({"header": b"x"}, "header must be an int"),
+        ({"header": [True]}, "header must be an int"),
+        ({"header": 2**31}, "a header has 32 bits"),
+        ({"header": {0, -(2**200)}}, "a header has 32 bits"),
+        ({"header": range(2**31 - 1, 2**31 + 1)}, "a header has 32 bits"),
+        ({"columns": 5}, "the feed has no column 5"),
         ({"decoder": 7}, "decoder must be a function"),
     ],
 )
 def test_bad_options(options: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidInput, match=text):
         Reading.of("z:1", "bank", **options)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("wrong", [5, True, "", "01", 1.5, object(), [None], ["0"]], ids=repr)
+def test_partitions_that_are_none(cluster: Cluster, wrong: Any) -> None:
+    reading = Reading.of(cluster.zookeeper, cluster.name)
+    with pytest.raises(InvalidInput, match="partitions must be partition IDs"):
+        plan_reading(reading, wrong)
+
+
+@pytest.mark.parametrize("wrong", [None, "1", 0, -1, 1.5, float("nan"), True, []], ids=repr)
+def test_a_task_reads_a_number_of_bytes(wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match="bytes_per_task must be a whole number, at least 1"):
+        split_ranges([], {}, wrong)
 
 
 def test_where_is_one_of_two() -> None:
@@ -329,7 +350,10 @@ def test_where_is_one_of_two() -> None:
         where_of("bank", "z:1", {0: "h:1"})
 
 
-@pytest.mark.parametrize("header", [5, {5, -7, 2**31 - 1}, range(-3, 9, 4), range(9, -3, -4), range(3, 3), frozenset()])
+@pytest.mark.parametrize(
+    "header",
+    [5, {5, -7, 2**31 - 1}, range(-3, 9, 4), range(9, -3, -4), range(3, 3), frozenset(), range(5, 2**70, 2**70)],
+)
 def test_header_filters(header: Any) -> None:
     headers = np.array([5, -7, 2**31 - 1, -3, 1, 9, 0, -(2**31)], dtype=">i4")
     chosen = positions_of(checked_header(header), headers)

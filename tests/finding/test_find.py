@@ -267,3 +267,10 @@ def test_every_way_in_is_the_same(rays: Rays) -> None:
     for ask in (waltz_ray.connect, waltz_ray.init_ray, where_of):
         with pytest.raises(ClusterNotFound, match="no cluster 'x' of this machine runs"):
             ask("x")
+
+
+@pytest.mark.parametrize("wrong", [5, True, b"x", 1.5, [1], object(), "a\0b"], ids=repr)
+def test_what_is_no_text(wrong: Any) -> None:
+    for name in ("cluster", "directory", "address", "zookeeper"):
+        with pytest.raises(InvalidInput, match="must be a text, not"):
+            find_cluster(**{name: wrong})

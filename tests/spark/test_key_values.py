@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from waltz_spark import read_kv
@@ -68,6 +68,9 @@ def test_the_live_items(spark: Any, bank: Cluster, stock: str) -> None:
         read_kv(spark, bank.name, "nobody")
     with pytest.raises(InvalidInput, match="space 'log' of cluster 'bank' is of kind log, not kv; use read_feed"):
         read_kv(spark, bank.name, "log")
+    for wrong in ("0", 1.5, True, float("nan")):
+        with pytest.raises(InvalidInput, match="now_ms must be milliseconds"):
+            read_kv(spark, bank.name, stock, now_ms=cast(Any, wrong))
     assert read_kv(spark, bank.name, stock).count() == 0
     with waltz_ray.connect(bank.name, space=stock) as client:
         log = KvLog(client)

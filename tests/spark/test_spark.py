@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil  # type: ignore[import-untyped]
 import pyarrow as pa
@@ -168,6 +168,17 @@ def test_decoders(spark: Any, start: dict[int, int], appended: list[Row]) -> Non
         read_feed(spark, "bank", decoder_schema="bytes long")
     with pytest.raises(Exception, match=r"the decoder returned columns \['bytes'\], decoder_schema names \['size'\]"):
         read_feed(spark, "bank", decoder=length, decoder_schema="size long").collect()
+
+
+@pytest.mark.parametrize("wrong", [None, "", 5, b"x", True, [], "a\0b", "s3://bucket/x"], ids=repr)
+def test_a_stream_needs_directories(wrong: Any) -> None:
+    """An empty one was the directory in which the program ran: files were mixed with the sink's."""
+    with pytest.raises(InvalidInput, match=r"checkpoint (must be|is) a directory"):
+        stream_feed(cast(Any, None), checkpoint=wrong, sink="there")
+    with pytest.raises(InvalidInput, match=r"sink (must be|is) a directory"):
+        stream_feed(cast(Any, None), checkpoint="here", sink=wrong)
+    with pytest.raises(InvalidInput, match="on_progress must be a function"):
+        stream_feed(cast(Any, None), checkpoint="here", sink="there", on_progress=cast(Any, 5))
 
 
 def test_json_that_does_not_fit(spark: Any) -> None:

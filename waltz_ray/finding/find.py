@@ -118,12 +118,14 @@ class _Place:
 
 def _place(directory: str | None, address: str | None, zookeeper: str | None) -> _Place:
     """What was given, or what the environment says."""
+    directory = _text("the directory", directory)
+    address, zookeeper = _text("Ray's address", address), _text("ZooKeeper's address", zookeeper)
     if zookeeper and (directory or address):
         raise InvalidInput("a ZooKeeper finds a cluster alone; leave out its directory and Ray's address")
     if directory:
-        return _Place(directory, confirm=address or "")
+        return _Place(directory, confirm=address)
     if zookeeper or address:
-        return _Place("", address or "", zookeeper or "")
+        return _Place("", address, zookeeper)
     directory, zookeeper = os.environ.get("WALTZ_DIR", ""), os.environ.get("WALTZ_ZOOKEEPER", "")
     if directory and zookeeper:
         raise InvalidInput("WALTZ_DIR and WALTZ_ZOOKEEPER are both set; unset one, or say which cluster is meant")
@@ -141,7 +143,15 @@ def _place_with_ray(directory: str | None, address: str | None) -> _Place:
 
 def _name(cluster: str | None) -> str:
     """The name that was given, or that of the environment."""
-    return cluster or os.environ.get("WALTZ_CLUSTER", "")
+    return _text("the cluster's name", cluster) or os.environ.get("WALTZ_CLUSTER", "")
+
+
+def _text(what: str, given: str | os.PathLike[str] | None) -> str:
+    """InvalidInput for what is no text, nor a path."""
+    text = "" if given is None else given if isinstance(given, str) else getattr(given, "__fspath__", lambda: None)()
+    if not isinstance(text, str) or "\0" in text:
+        raise InvalidInput(f"{what} must be a text, not {given!r:.60}")
+    return text
 
 
 def _file(name: str, place: _Place) -> ClusterFile:

@@ -7,7 +7,7 @@ them (checksum and next header), and ``take`` copies the even ones, those that t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
     """The columns of a read, None = COLUMNS. InvalidInput for none, one twice, or one that the feed does not have."""
     if columns is None:
         return COLUMNS
-    wanted = (columns,) if isinstance(columns, str) else tuple(columns)
+    wanted = (columns,) if isinstance(columns, str) or not isinstance(columns, Iterable) else tuple(columns)
     unknown = [name for name in wanted if name not in FEED_SCHEMA.names]
     if unknown:
         raise InvalidInput(f"the feed has no column {unknown[0]!r}; it has {', '.join(FEED_SCHEMA.names)}")

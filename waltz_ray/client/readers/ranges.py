@@ -67,13 +67,18 @@ def first_ids(
     return {p: resolved("start", start, p, mark, beginnings.get(p, 0)) for p, mark in sorted(high_water_marks.items())}
 
 
+def checked_task_bytes(bytes_per_task: int) -> None:
+    """InvalidInput if a task cannot read so much."""
+    if not isinstance(bytes_per_task, int) or isinstance(bytes_per_task, bool) or bytes_per_task < 1:
+        raise InvalidInput(f"bytes_per_task must be a whole number, at least 1, not {bytes_per_task!r:.60}")
+
+
 def split_ranges(ranges: list[Range], record_bytes: Mapping[int, float], bytes_per_task: int) -> list[Range]:
     """The ranges cut into consecutive ones of about ``bytes_per_task``, nearly equal within a partition.
 
     ``record_bytes``: average size of a record of each partition.
     """
-    if bytes_per_task < 1:
-        raise InvalidInput(f"bytes_per_task must be at least 1, not {bytes_per_task}")
+    checked_task_bytes(bytes_per_task)
     pieces = []
     for partition_id, first_id, end_id in ranges:
         total = (end_id - first_id) * max(1.0, record_bytes.get(partition_id, 1.0))

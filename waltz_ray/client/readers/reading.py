@@ -64,13 +64,21 @@ _ALONE_S = 30.0
 
 
 def checked_header(header: HeaderFilter | None) -> range | frozenset[int] | None:
-    """A filter in one of two forms. InvalidInput for anything but an int, a range or a collection of ints."""
-    if header is None or isinstance(header, range):
-        return header
-    values = [header] if isinstance(header, int) else list(header) if isinstance(header, Collection) else [None]
+    """A filter in one of two forms. InvalidInput for anything but an int, a range or a collection of ints, and for
+    what no header can be: it has 32 bits and a sign."""
+    if header is None:
+        return None
+    if isinstance(header, range):
+        values: list[Any] = [*header[:1], *header[-1:]]
+    elif isinstance(header, Collection) and not isinstance(header, str | bytes):
+        values = list(header)
+    else:
+        values = [header]
     if not all(isinstance(each, int) and not isinstance(each, bool) for each in values):
         raise InvalidInput(f"header must be an int, a range or a set of ints, not {header!r:.60}")
-    return frozenset(int(each) for each in values if each is not None)
+    if not all(-(2**31) <= each < 2**31 for each in values):
+        raise InvalidInput(f"a header has 32 bits with a sign; there are others in {header!r:.60}")
+    return header if isinstance(header, range) and len(set(values)) > 1 else frozenset(values)
 
 
 def positions_of(header: range | frozenset[int] | None, headers: npt.NDArray[Any]) -> Positions | None:
@@ -305,9 +313,10 @@ def plan_reading(
 def _listed(partitions: Sequence[int] | None) -> list[int] | None:
     if partitions is None:
         return None
-    if not all(isinstance(each, int) and not isinstance(each, bool) for each in partitions):
-        raise InvalidInput(f"partitions must be partition IDs, not {list(partitions)!r:.60}")
-    return list(partitions)
+    listed = list(partitions) if isinstance(partitions, Iterable) and not isinstance(partitions, str) else [None]
+    if not all(isinstance(each, int) and not isinstance(each, bool) for each in listed):
+        raise InvalidInput(f"partitions must be partition IDs, not {partitions!r:.60}")
+    return listed
 
 
 def _known(bound: Bound, ends: Mapping[int, int], name: str) -> Bound:
