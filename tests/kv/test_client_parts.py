@@ -18,10 +18,20 @@ from tests.kv.conftest import LogPlace
 from tests.kv.fake_cluster import FakeKvCluster
 from tests.net.test_tls import made
 from waltz_ray import compat, kv
+from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.coordination.unit_store import UnitStore
-from waltz_ray.errors import ConfigError, InvalidInput, InvariantBroken, KvNotReady, SpaceGone, SpaceNotFound, WireError
+from waltz_ray.errors import (
+    ClientClosed,
+    ConfigError,
+    InvalidInput,
+    InvariantBroken,
+    KvNotReady,
+    SpaceGone,
+    SpaceNotFound,
+    WireError,
+)
 from waltz_ray.finding.find import FoundCluster
 from waltz_ray.kv.client.aio import AsyncKvClient
 from waltz_ray.kv.client.client import KvClient
@@ -331,6 +341,45 @@ def test_watching(place: LogPlace) -> None:
             assert [event.version for event in events] == [4, 6, 6]
         with pytest.raises(InvalidInput, match="start is"):
             items.watch(start="now")  # type: ignore[arg-type]
+
+
+def test_a_watch_ends_with_its_client(place: LogPlace) -> None:
+    """Whoever waited for an event waited for ever, and its connection was never closed."""
+    items = KvClient(place)
+    events = items.watch()
+    timer = threading.Timer(0.1, items.close)
+    timer.start()
+    with pytest.raises(ClientClosed):
+        next(events)
+    with pytest.raises(ClientClosed):
+        items.watch()
+    events.stop()
+
+
+def test_a_watch_on_a_loop_ends_with_its_client(place: LogPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that begins just then."""
+    connect = place.log_async
+
+    async def run() -> None:
+        closed = asyncio.Event()
+
+        async def slow() -> AsyncWaltzClient:
+            await closed.wait()
+            return await connect()
+
+        async with AsyncKvClient(place) as items:
+            watch = items.watch()
+            await watch.begin()
+            waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(anext(watch))]
+            monkeypatch.setattr(place, "log_async", slow)
+            waiting.append(asyncio.ensure_future(items.watch().begin()))
+            await asyncio.sleep(0)  # it is under way
+        closed.set()
+        for each in (*waiting, asyncio.ensure_future(anext(watch))):
+            with pytest.raises(ClientClosed):
+                await asyncio.wait_for(each, 10)
+
+    asyncio.run(run())
 
 
 def test_watching_on_a_loop(place: LogPlace) -> None:

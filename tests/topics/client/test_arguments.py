@@ -108,6 +108,55 @@ def test_what_was_closed_is_forgotten_and_sends_nothing() -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize("what", ["log", "connection"])
+def test_a_message_on_its_way_when_the_client_closes_is_told_so(what: str) -> None:
+    """What it waits for was being opened: it was told CancelledError, as if somebody had cancelled it."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer, opening = client.producer(), asyncio.Event()
+
+            async def never(wanted: object) -> Any:
+                opening.set()
+                await asyncio.Event().wait()
+
+            running = client._started()
+            openers: dict[str, Any] = {"log": running.logs, "connection": running.links[0]}
+            openers[what]._opened = never
+            sending, given_up = (asyncio.ensure_future(producer.send("orders", b"x")) for _ in range(2))
+            await opening.wait()
+            given_up.cancel()
+            await client.close()
+            with pytest.raises(ClientClosed, match="the client of topics is closed"):
+                await sending
+            with pytest.raises(asyncio.CancelledError):
+                await given_up
+
+    asyncio.run(scene())
+
+
+def test_a_producer_that_is_closed_while_the_master_hears_of_it_sends_nothing() -> None:
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer = client.producer()
+            beat, asked = producer._registration._beat, asyncio.Event()
+
+            async def slow() -> None:
+                asked.set()
+                await asyncio.sleep(0)
+                await beat()
+
+            producer._registration._beat = slow  # type: ignore[method-assign]
+            sending = asyncio.ensure_future(producer.send("orders", b"x"))
+            await asked.wait()
+            await producer.close()
+            with pytest.raises(ClientClosed, match="the producer is closed"):
+                await sending
+            assert producer._registration._beating is None
+
+    asyncio.run(scene())
+
+
 def in_a_callback(client: TopicClient) -> None:
     """What waits there would hold up all clients of the process, for ever."""
     producer = client.producer()

@@ -25,7 +25,7 @@ from waltz_ray.kv.client.values import (
     name_bytes,
     name_text,
 )
-from waltz_ray.kv.client.watching import KvWatch, WatchStart, checked_start
+from waltz_ray.kv.client.watching import KvWatch, LogsOfWatches, WatchStart, checked_start
 
 __all__ = ["KvClient", "KvLock", "KvMap"]
 
@@ -42,6 +42,7 @@ class _Shell:
         self._io: IoThread | None = None
         self._core: AsyncKvClient | None = None
         self._closed = False
+        self.watching = LogsOfWatches()
 
     def core(self) -> AsyncKvClient:
         """The client for coroutines, started."""
@@ -80,6 +81,7 @@ class _Shell:
     def close(self) -> None:
         if self._io is not None and self._process == os.getpid():
             self._io.check_elsewhere()  # a codec is called there
+        self.watching.close()
         with self._lock:
             closed, self._closed = self._closed, True
             if closed or self._io is None or self._core is None or self._process != os.getpid():
@@ -260,7 +262,7 @@ class KvClient(KvMap):
         """
         raw = name_bytes(map, "a map's name", MOST_MAP_NAME_BYTES)
         first, begin = name_bytes(prefix, "a prefix"), checked_start(start)
-        return KvWatch(self._shell.place.log, self._codec, raw, first, begin)
+        return KvWatch(self._shell.place.log, self._shell.watching, self._codec, raw, first, begin)
 
     def statistics(self) -> dict[str, int]:
         """``connected``: actors; ``known_buckets`` of ``buckets``; ``retries``: of items, since the start."""

@@ -14,7 +14,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from waltz_ray.errors import ClientClosed
 from waltz_ray.kv.client.connections import KvConnections, answers_by, settle
@@ -26,6 +26,9 @@ from waltz_ray.kv.messages import FailInfo, TryElsewhere, Unknown
 from waltz_ray.net.backoff import Backoff
 
 __all__ = ["KvEngine"]
+
+if TYPE_CHECKING:
+    from waltz_ray.client.aio import AsyncWaltzClient
 
 T = TypeVar("T")
 
@@ -43,6 +46,8 @@ class KvEngine:
         self.room = ByteRoom(config.outstanding_bytes)
         self.retries = 0
         """Jobs that had to be sent again."""
+        self.watching: set[AsyncWaltzClient] = set()
+        """Clients of the log that watches have; closed with this."""
         self.closed = False
         self._loop = asyncio.get_running_loop()
         self._own: dict[str, KvPeer] = {}  # connections for locks
@@ -82,7 +87,8 @@ class KvEngine:
         self.connections.changed()
         own, self._own = self._own, {}
         ends = [self.connections.part_with(peer) for peer in own.values()]
-        await asyncio.gather(*ends, *tasks, return_exceptions=True)
+        watches = [log.close() for log in self.watching]
+        await asyncio.gather(*ends, *watches, *tasks, return_exceptions=True)
         await self.connections.leave()
 
     async def _own_connections(self, jobs: Iterable[KvJob], end_s: float) -> None:

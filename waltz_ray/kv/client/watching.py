@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from waltz_ray.client.codecs import Codec
-from waltz_ray.errors import InvalidInput
+from waltz_ray.errors import ClientClosed, InvalidInput
 from waltz_ray.kv.client.beginnings import WatchBeginning
 from waltz_ray.kv.client.values import KvName, name_text, value_of
 from waltz_ray.kv.model import Delete, Expired, Item, ItemKey, ItemWrite, Record, Set, Several
@@ -30,6 +31,7 @@ __all__ = [
     "ItemSet",
     "ItemTouched",
     "KvWatch",
+    "LogsOfWatches",
     "WatchStart",
     "checked_start",
 ]
@@ -150,21 +152,63 @@ class _Reader:
         return key.map_hash == self._map_hash and key.name.startswith(self._prefix)
 
 
+class LogsOfWatches:
+    """The clients of the log that the watches of one client have: they are closed with it. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._logs: set[WaltzClient] = set()
+        self._closed = False
+
+    def add(self, log: WaltzClient) -> WaltzClient:
+        """``log``. ClientClosed, and that is closed, too."""
+        with self._lock:
+            if not self._closed:
+                self._logs.add(log)
+                return log
+        log.close()
+        raise ClientClosed("the key/value client is closed; connect again")
+
+    def discard(self, log: WaltzClient) -> None:
+        """Its watch has closed it."""
+        with self._lock:
+            self._logs.discard(log)
+
+    def close(self) -> None:
+        """All of them. Idempotent. InvalidInput where one would wait for itself: it can be closed elsewhere."""
+        while True:
+            with self._lock:
+                if not self._logs:
+                    self._closed = True
+                    return
+                log = next(iter(self._logs))
+            log.close()
+            self.discard(log)
+
+
 class KvWatch(Iterator[ItemEvent]):
     """Events without an end, for one thread at a time; ``stop`` is for any. ``with`` stops it.
 
-    It begins when it is made: what is written after that is in it. Raises what a feed of the log does.
+    It begins when it is made: what is written after that is in it. Raises what a feed of the log does; ClientClosed
+    when the key/value client is closed.
     """
 
     def __init__(
-        self, connect: Callable[[], WaltzClient], codec: Codec | None, map_name: bytes, prefix: bytes, start: WatchStart
+        self,
+        connect: Callable[[], WaltzClient],
+        watching: LogsOfWatches,
+        codec: Codec | None,
+        map_name: bytes,
+        prefix: bytes,
+        start: WatchStart,
     ) -> None:
         self._reader = _Reader(codec, map_name, prefix, start)
-        self._log = connect()
+        self._watching = watching
+        self._log = watching.add(connect())
         try:
             self._feed: Follower = self._log.feed(None, start, follow=True)
         except BaseException:
-            self._log.close()
+            self._end()
             raise
         self._events: Iterator[ItemEvent] = self._read()
 
@@ -177,7 +221,11 @@ class KvWatch(Iterator[ItemEvent]):
     def stop(self) -> None:
         """Nothing comes any more, and whoever waits for it goes on. Idempotent."""
         self._feed.stop()
+        self._end()
+
+    def _end(self) -> None:
         self._log.close()
+        self._watching.discard(self._log)
 
     def __enter__(self) -> KvWatch:
         return self
@@ -196,7 +244,7 @@ class AsyncKvWatch:
     """Events without an end, for ``async for``; ``async with`` stops it, and begins it.
 
     It begins when it is entered, or first asked: what is written after that is in it. Raises what a feed of the log
-    does.
+    does; ClientClosed when the key/value client is closed.
     """
 
     def __init__(
@@ -222,6 +270,10 @@ class AsyncKvWatch:
             return
         self._engine.check_open()
         self._log = await self._connect()
+        self._engine.watching.add(self._log)
+        if self._engine.closed:
+            await self.stop()
+            self._engine.check_open()
         start = self._start
         if start == "latest":  # where that is, is settled now and not when the feed comes to it
             marks = [await self._log.server_high_water_mark(p) for p in range(self._engine.connections.partitions)]
@@ -234,6 +286,7 @@ class AsyncKvWatch:
             await self._feed.stop()
         if self._log is not None:
             await self._log.close()
+            self._engine.watching.discard(self._log)
 
     def __aiter__(self) -> AsyncKvWatch:
         return self

@@ -24,6 +24,7 @@ from waltz_ray.topics.client.arguments import SeekTo, TopicNames, checked_most, 
 from waltz_ray.topics.client.consumer import AsyncTopicConsumer
 from waltz_ray.topics.client.membership import BoundGroup, GroupStart
 from waltz_ray.topics.client.messages import Message, MessageBatch
+from waltz_ray.topics.client.openings import CLOSED
 from waltz_ray.topics.client.outgoing import MessageKey, SentMessage, Spread, record_of, records_of
 from waltz_ray.topics.client.place import TopicsPlace
 from waltz_ray.topics.client.producer import SentMany, checked_size
@@ -113,7 +114,7 @@ class TopicClient:
             self._lock = threading.Lock()
         with self._lock:
             if self._closed:
-                raise ClientClosed("the client of topics is closed; connect again")
+                raise ClientClosed(CLOSED)
             if self._core is None or self._process != os.getpid():
                 io, core = IoThread(), AsyncTopicClient(self._place, self.config)
                 try:

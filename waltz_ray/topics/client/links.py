@@ -14,6 +14,7 @@ from waltz_ray.net.connector import connect
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.stream import Stream
 from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.topics.client.openings import CLOSED, outcome_of
 from waltz_ray.topics.framing import TopicFrame, TopicFramer, encode_frame
 from waltz_ray.topics.messages import UnknownMethod
 from waltz_ray.topics.rpc import RpcCall, RpcFault, decode_reply, encode_call
@@ -129,18 +130,18 @@ class TopicLinks:
 
     async def _link(self, endpoint: Endpoint) -> TopicLink:
         if self._closed:
-            raise ClientClosed("the client of topics is closed; connect again")
+            raise ClientClosed(CLOSED)
         opening = self._links.get(endpoint)
         if opening is None or (opening.done() and (opening.exception() is not None or opening.result().ended)):
             opening = self._links[endpoint] = asyncio.get_running_loop().create_task(self._opened(endpoint))
             self._sweep_later()
-        return await asyncio.shield(opening)
+        return await outcome_of(opening)
 
     async def _opened(self, endpoint: Endpoint) -> TopicLink:
         try:
             return await connect(lambda: TopicLink(endpoint), *endpoint, self._timeout_s, self._tls)
         except OSError:
-            del self._links[endpoint]
+            self._links.pop(endpoint, None)  # it may have been closed meanwhile
             raise
 
     def _sweep_later(self) -> None:

@@ -53,8 +53,7 @@ class ProducerRegistration:
         """Have the master know that we produce to ``topic``. TopicRefused: we may not; PartitionNotReady: there was no
         master in time; ClientClosed."""
         async with self._changing:
-            if self._closed:
-                raise ClientClosed("the producer is closed")
+            self._check_open()
             if topic in self._topics:
                 return
             self._topics[topic] = None
@@ -63,8 +62,13 @@ class ProducerRegistration:
             except BaseException:
                 del self._topics[topic]
                 raise
+            self._check_open()  # it may have been closed meanwhile
             if self._beating is None:
                 self._beating = asyncio.get_running_loop().create_task(self._go_on())
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the producer is closed")
 
     async def close(self) -> None:
         """Log out. Idempotent."""

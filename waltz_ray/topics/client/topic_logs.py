@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientClosed, SpaceGone, WaltzError, ZooKeeperUnreachable
+from waltz_ray.topics.client.openings import CLOSED, outcome_of
 from waltz_ray.topics.client.place import TopicDirectory, TopicsPlace
 from waltz_ray.topics.client.settings import TopicClientConfig
 
@@ -26,11 +27,11 @@ class TopicLogs:
     async def of(self, topic: str) -> AsyncWaltzClient:
         """Started, without callbacks. SpaceNotFound, SpaceGone; InvalidInput if it is no topic; ClientClosed."""
         if self._closed:
-            raise ClientClosed("the client of topics is closed; connect again")
+            raise ClientClosed(CLOSED)
         opening = self._logs.get(topic)
         if opening is None:
             opening = self._logs[topic] = asyncio.get_running_loop().create_task(self._opened(topic))
-        return await asyncio.shield(opening)
+        return await outcome_of(opening)
 
     async def check(self, topics: Iterable[str]) -> None:
         """All of them are topics. SpaceNotFound, SpaceGone; InvalidInput if one is no topic; ZooKeeperUnreachable."""

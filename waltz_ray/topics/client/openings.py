@@ -1,0 +1,32 @@
+"""What several wait for while it is being opened: a connection, the log of a topic."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+from waltz_ray.errors import ClientClosed
+
+__all__ = ["CLOSED", "outcome_of"]
+
+T = TypeVar("T")
+
+CLOSED = "the client of topics is closed; connect again"
+
+
+async def outcome_of(opening: asyncio.Task[T]) -> T:
+    """What it gives or raises. ClientClosed if it was cancelled: only closing the client does that.
+
+    Whoever is cancelled while it waits here leaves it alone: the others go on waiting.
+    """
+    opening.add_done_callback(_heard)
+    await asyncio.wait([opening])
+    if opening.cancelled():
+        raise ClientClosed(CLOSED)
+    return opening.result()
+
+
+def _heard(opening: asyncio.Task[T]) -> None:
+    """Its error is no news where nobody waits any more."""
+    if not opening.cancelled():
+        opening.exception()
