@@ -19,14 +19,9 @@ async def outcome_of(opening: asyncio.Task[T]) -> T:
 
     Whoever is cancelled while it waits here leaves it alone: the others go on waiting.
     """
-    opening.add_done_callback(_heard)
-    await asyncio.wait([opening])
-    if opening.cancelled():
-        raise ClientClosed(CLOSED)
-    return opening.result()
-
-
-def _heard(opening: asyncio.Task[T]) -> None:
-    """Its error is no news where nobody waits any more."""
-    if not opening.cancelled():
-        opening.exception()
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        if opening.cancelled():
+            raise ClientClosed(CLOSED) from None
+        raise
