@@ -226,6 +226,26 @@ kv.close()
         assert len(cluster.state.settled) == 2
 
 
+def test_the_watches_of_a_forked_parent_are_the_parent_s() -> None:
+    """Their connections would be waited for in the child, where the threads that have them are not."""
+    text = """
+import os
+from waltz_ray.kv.client.watching import LogsOfWatches
+class Log:
+    def close(self):
+        os._exit(7)
+logs = LogsOfWatches()
+logs.add(Log())
+logs._lock.acquire()  # by another thread, as the fork found it
+child = os.fork()
+if not child:
+    logs.close()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", text], check=True, timeout=30)
+
+
 # ---- where the actors are
 
 

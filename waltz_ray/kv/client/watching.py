@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -153,16 +154,28 @@ class _Reader:
 
 
 class LogsOfWatches:
-    """The clients of the log that the watches of one client have: they are closed with it. For any thread."""
+    """The clients of the log that the watches of one client have: they are closed with it. For any thread.
+
+    In a forked child there are none: the parent's are the parent's.
+    """
 
     def __init__(self) -> None:
+        self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._logs: set[WaltzClient] = set()
-        self._closed = False
+
+    def _own_lock(self) -> threading.Lock:
+        if self._process != os.getpid():  # whoever held it is in another process
+            self._begin()
+        return self._lock
 
     def add(self, log: WaltzClient) -> WaltzClient:
         """``log``. ClientClosed, and that is closed, too."""
-        with self._lock:
+        with self._own_lock():
             if not self._closed:
                 self._logs.add(log)
                 return log
@@ -171,13 +184,13 @@ class LogsOfWatches:
 
     def discard(self, log: WaltzClient) -> None:
         """Its watch has closed it."""
-        with self._lock:
+        with self._own_lock():
             self._logs.discard(log)
 
     def close(self) -> None:
         """All of them. Idempotent. InvalidInput where one would wait for itself: it can be closed elsewhere."""
         while True:
-            with self._lock:
+            with self._own_lock():
                 if not self._logs:
                     self._closed = True
                     return
