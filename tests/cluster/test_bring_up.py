@@ -174,6 +174,9 @@ def test_nobody_waits_for_the_actor_that_looks_after_a_zookeeper_which_runs_alre
         def __init__(self, directory: str) -> None:
             assert directory == str(tmp_path / "zookeeper")
 
+        def check_directory(self) -> None:
+            order.append("its directory")
+
         def launch(self) -> None:
             order.append("ZooKeeper's process")
 
@@ -212,7 +215,7 @@ def test_nobody_waits_for_the_actor_that_looks_after_a_zookeeper_which_runs_alre
     monkeypatch.setattr(local_ray, "stop", lambda head: order.append("it ends"))  # its process is this one
     assert bring_up(ClusterConfig("c", str(tmp_path))).zookeeper == "z:1"
     assert order == [
-        *("ZooKeeper's process", "Ray", "cluster-manager", "replicas and servers", "zookeeper"),
+        *("its directory", "ZooKeeper's process", "Ray", "cluster-manager", "replicas and servers", "zookeeper"),
         *("everything serves", "zookeeper: connect_string"),
     ]
 

@@ -131,6 +131,7 @@ def test_a_port_in_use_is_named(data_dir: Path) -> None:
 
 def test_a_server_that_cannot_start_is_quoted(data_dir: Path) -> None:
     data_dir.mkdir()
+    (data_dir / "zookeeper.lock").touch()  # it is ours
     (data_dir / "data").write_text("in the way")
     with pytest.raises(CoordinationError, match=r"ended while starting: .*\w{4}") as caught:
         EmbeddedZooKeeper(data_dir).start()
