@@ -159,3 +159,14 @@ def test_somebody_s_directory_is_left_alone(tmp_path: Path) -> None:
             begin()
     assert [path.name for path in tmp_path.iterdir()] == ["zoo.cfg"]
     assert (tmp_path / "zoo.cfg").read_text() == "clientPort=2181\n"
+
+
+def test_who_starts_it_at_the_same_time_is_no_stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = Path.iterdir
+
+    def begun_meanwhile(directory: Path) -> Iterator[Path]:
+        (directory / "zookeeper.lock").touch()
+        return listed(directory)
+
+    monkeypatch.setattr(Path, "iterdir", begun_meanwhile)
+    EmbeddedZooKeeper(tmp_path).check_directory()

@@ -103,7 +103,8 @@ class EmbeddedZooKeeper:
 
     def check_directory(self) -> None:
         """InvalidInput if it has files of somebody else's: the first of ours is the lock."""
-        if self._dir.exists() and not self._lock.exists() and any(self._dir.iterdir()):
+        # In this order: who starts it at the same time makes the lock before any other file.
+        if self._dir.exists() and any(self._dir.iterdir()) and not self._lock.exists():
             raise InvalidInput(
                 f"{self._dir} is not empty, and no ZooKeeper was started in it by waltz: our files would be mixed with "
                 "those; move them away, or give another directory"
