@@ -22,8 +22,9 @@ RECORDS ?= 100000
 pipeline: $(STAMP)
 	$(BIN)/waltz pipeline --records $(RECORDS) $(ARGS)
 
+# In two lanes at once (tests/lanes.py); in one process if ARGS names tests.
 test: lint
-	$(BIN)/pytest -W error -m "not long" $(ARGS)
+	$(BIN)/python -m tests.lanes $(ARGS)
 
 test-long: $(STAMP)
 	$(BIN)/pytest -W error -m long $(ARGS)
