@@ -31,6 +31,12 @@ BESIDE = (
     "tests/wire",
     "tests/fuzz",
     "tests/projections",
+    "tests/spark/streams/test_crashes.py",
+    "tests/spark/streams/test_collector_crashes.py",
+    "tests/spark/streams/test_compacting.py",
+    "tests/spark/streams/test_spark_copying.py",
+    "tests/spark/streams/test_teeth.py",
+    "tests/spark/streams/test_zombies.py",
     "tests/test_layers.py",
     "tests/test_references.py",
 )

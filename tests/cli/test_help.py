@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,15 +16,16 @@ import waltz_ray
 from waltz_ray.cli import COMMANDS, main, make_app
 
 
-def commands() -> Iterator[tuple[list[str], Any]]:
-    """Every command and group: the words to call it by, and what typer made of it."""
+@cache
+def commands() -> Sequence[tuple[list[str], Any]]:
+    """Every command and group: the words to call it by, and what typer made of it; that takes half a second."""
 
     def below(words: list[str], command: Any) -> Iterator[tuple[list[str], Any]]:
         yield words, command
         for name, child in getattr(command, "commands", {}).items():
             yield from below([*words, name], child)
 
-    return below([], typer.main.get_command(make_app()))
+    return list(below([], typer.main.get_command(make_app())))
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

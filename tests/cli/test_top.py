@@ -81,7 +81,7 @@ def test_without_a_manager_there_are_no_rates(
     seen: list[ClusterStatus], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bring_up, "cluster_status", lambda name, timeout_s: replace(CLUSTER, at_ms=None))
-    assert run("top", "--count", "3") == 0
+    assert run("top", "--count", "3", "--interval", "0.2") == 0
     assert capsys.readouterr().out.count("rates with the next look") == 3
 
 
@@ -110,7 +110,7 @@ def test_the_busiest_partitions_come_first_and_cursors_that_are_behind(
 
 @pytest.mark.parametrize("command", [["top"], ["status", "--watch"], ["status", "--watch", "--json"]])
 def test_ctrl_c_is_its_end(seen: list[ClusterStatus], capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
-    assert run(*command) == 0
+    assert run(*command, "--interval", "0.2") == 0
     told = capsys.readouterr().out
     assert len(seen) == 4
     if "--json" in command:
