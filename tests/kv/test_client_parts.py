@@ -415,6 +415,71 @@ def test_watching_on_a_loop(place: LogPlace) -> None:
     asyncio.run(run())
 
 
+def test_a_watch_on_a_loop_begins_once_and_not_after_its_stop(place: LogPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tasks that asked first had a connection each, of which one was closed only with the client; one that was
+    stopped before it had begun began all the same."""
+    connect, made = place.log_async, list[AsyncWaltzClient]()
+
+    async def run() -> None:
+        go_on = asyncio.Event()
+
+        async def slow() -> AsyncWaltzClient:
+            await go_on.wait()
+            made.append(await connect())
+            return made[-1]
+
+        monkeypatch.setattr(place, "log_async", slow)
+        async with AsyncKvClient(place) as items:
+            watch, stopped, late = items.watch(), items.watch(), items.watch()
+            beginning = [asyncio.ensure_future(watch.begin()) for _ in range(2)]
+            asked = asyncio.ensure_future(anext(stopped))
+            await asyncio.sleep(0)  # they are under way
+            await stopped.stop()
+            go_on.set()
+            await asyncio.gather(*beginning)
+            with pytest.raises(StopAsyncIteration):
+                await asyncio.wait_for(asked, 10)
+            assert len(made) == 2
+            await late.stop()
+            async for _ in late:
+                raise AssertionError("it was stopped")
+            assert len(made) == 2
+            await watch.stop()
+            assert not items._engine().watching
+
+    asyncio.run(run())
+
+
+def test_a_watch_that_was_cancelled_while_it_began_is_begun_by_the_next_who_asks(
+    place: LogPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        at_a_mark, mark = asyncio.Event(), AsyncWaltzClient.server_high_water_mark
+
+        async def never(self: AsyncWaltzClient, partition_id: int) -> int:
+            at_a_mark.set()
+            return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+        async with AsyncKvClient(place) as items:
+            async with items.watch("an") as events:
+                pass
+            events = items.watch("an")
+            monkeypatch.setattr(AsyncWaltzClient, "server_high_water_mark", never)
+            asked = asyncio.ensure_future(anext(events))
+            await asyncio.wait_for(at_a_mark.wait(), 10)
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            monkeypatch.setattr(AsyncWaltzClient, "server_high_water_mark", mark)
+            await events.begin()
+            assert len(items._engine().watching) == 1
+            await asyncio.to_thread(append_all, place)
+            assert [await anext(events) for _ in EVENTS] == EVENTS
+            await events.stop()
+
+    asyncio.run(run())
+
+
 # ---- TLS
 
 

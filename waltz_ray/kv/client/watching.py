@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -273,30 +274,47 @@ class AsyncKvWatch:
         self._connect = connect
         self._engine = engine
         self._start = start
+        self._beginning = asyncio.Lock()
+        self._stopped = False
         self._log: AsyncWaltzClient | None = None
         self._feed: AsyncFollower | None = None
         self._events: Iterator[ItemEvent] = iter(())
 
     async def begin(self) -> None:
-        """From here on everything is in it. Idempotent."""
-        if self._feed is not None:
-            return
+        """From here on everything is in it. Idempotent, also for tasks at once. After ``stop`` nothing begins."""
+        if self._feed is None and not self._stopped:
+            async with self._beginning:
+                if self._feed is None and not self._stopped:
+                    await self._begin()
+
+    async def _begin(self) -> None:
+        """What was there when it was cancelled, or stopped, is used by the next one, or closed by ``stop``."""
         self._engine.check_open()
-        self._log = await self._connect()
-        self._engine.watching.add(self._log)
-        if self._engine.closed:
-            await self.stop()
+        if self._log is None:
+            self._log = await self._connect()
+            self._engine.watching.add(self._log)
+        if self._engine.closed or self._stopped:
+            await self._close_log()
             self._engine.check_open()
+            return
         start = self._start
-        if start == "latest":  # where that is, is settled now and not when the feed comes to it
-            marks = [await self._log.server_high_water_mark(p) for p in range(self._engine.connections.partitions)]
-            start = {partition: mark + 1 for partition, mark in enumerate(marks)}
-        self._feed = self._log.feed(None, start, follow=True)
+        try:
+            if start == "latest":  # where that is, is settled now and not when the feed comes to it
+                marks = [await self._log.server_high_water_mark(p) for p in range(self._engine.connections.partitions)]
+                start = {partition: mark + 1 for partition, mark in enumerate(marks)}
+            self._feed = self._log.feed(None, start, follow=True)
+        except ClientClosed:
+            if self._engine.closed or not self._stopped:
+                raise
 
     async def stop(self) -> None:
         """Nothing comes any more, and whoever waits for it goes on. Idempotent."""
+        self._stopped = True
         if self._feed is not None:
             await self._feed.stop()
+        await self._close_log()
+
+    async def _close_log(self) -> None:
         if self._log is not None:
             await self._log.close()
             self._engine.watching.discard(self._log)
@@ -306,7 +324,8 @@ class AsyncKvWatch:
 
     async def __anext__(self) -> ItemEvent:
         await self.begin()
-        assert self._feed is not None
+        if self._feed is None:
+            raise StopAsyncIteration
         while True:
             for event in self._events:
                 return event
