@@ -15,8 +15,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 __all__ = ["BESIDE", "lanes", "main", "outcome"]
@@ -62,30 +64,59 @@ def _names_tests(argument: str) -> bool:
     return (ROOT / argument.split("::")[0]).exists()
 
 
-def _started(arguments: Sequence[str], niceness: int, output: IO[bytes] | None) -> subprocess.Popen[bytes]:
-    nice = ["nice", "-n", str(niceness)] if niceness else []
-    return subprocess.Popen([*nice, *_PYTEST, *arguments], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+class _Running:
+    """Processes of pytest. When this one is to end they are interrupted: they take their clusters down first."""
+
+    def __init__(self) -> None:
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._ending = False
+
+    def start(self, arguments: Sequence[str], niceness: int = 0, output: IO[bytes] | None = None) -> None:
+        nice = ["nice", "-n", str(niceness)] if niceness else []
+        command = [*nice, *_PYTEST, *arguments]
+        self.processes.append(subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT))
+        if self._ending:  # the signal came while it was started
+            self.processes[-1].send_signal(signal.SIGINT)
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._ending = True
+        for process in self.processes:
+            process.send_signal(signal.SIGINT)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run both lanes; 0 if every test of both has passed."""
-    # Not the ignored one of a job in the background: pytest, and what its tests interrupt, would inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    if any(_names_tests(argument) for argument in arguments):
-        return _ended(_started(arguments, 0, None))
-    first, beside = lanes(arguments)
-    with tempfile.TemporaryFile() as told:
-        running = [_started(first, 0, None), _started(beside, _LOWEST_PRIORITY, told)]
-        codes = [_ended(process) for process in running]
-        told.seek(0)
-        sys.stdout.flush()
-        sys.stdout.buffer.write(b"\n==== the lane beside it: " + " ".join(BESIDE).encode() + b"\n" + told.read())
-        sys.stdout.flush()
+    running = _Running()
+    with _signals(running), tempfile.TemporaryFile() as told:
+        if any(_names_tests(argument) for argument in arguments):
+            running.start(arguments)
+        else:
+            first, beside = lanes(arguments)
+            running.start(first)
+            running.start(beside, _LOWEST_PRIORITY, told)
+        codes = [_ended(process) for process in running.processes]
+        if len(codes) > 1:
+            told.seek(0)
+            sys.stdout.flush()
+            sys.stdout.buffer.write(b"\n==== the lane beside it: " + " ".join(BESIDE).encode() + b"\n" + told.read())
+            sys.stdout.flush()
     return outcome(codes)
 
 
+@contextmanager
+def _signals(running: _Running) -> Iterator[None]:
+    """SIGTERM interrupts who is running. And SIGINT is not ignored, as in a job in the background: pytest, and what its
+    tests interrupt, would inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler), signal.signal(signal.SIGTERM, running.interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+
+
 def _ended(process: subprocess.Popen[bytes]) -> int:
-    """Wait for it, also through Ctrl-C, which the terminal sends to it as well: it takes its clusters down first."""
+    """Wait for it, also through Ctrl-C, which the terminal sends to it as well."""
     while True:
         try:
             return process.wait()

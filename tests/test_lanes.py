@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +66,21 @@ lanes.main(["tests"])
     command = 'trap "" INT; "$0" -c "$1" > "$2"'
     subprocess.run(["sh", "-c", command, sys.executable, script, str(told)], cwd=ROOT, check=True)
     assert told.read_text() == "True\n"
+
+
+def test_who_ends_it_ends_both(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """`make` passes SIGTERM on; pytest would end without taking its clusters down."""
+    code = """
+import os, signal, sys
+print("runs", flush=True)
+try:
+    if sys.argv[1] != "tests/simulation":
+        os.kill(os.getppid(), signal.SIGTERM)
+    signal.pause()
+except KeyboardInterrupt:
+    sys.exit(2)
+"""
+    monkeypatch.setattr(lanes, "_PYTEST", (sys.executable, "-c", code))
+    before = signal.getsignal(signal.SIGTERM)
+    assert lanes.main([]) == 2
+    assert signal.getsignal(signal.SIGTERM) is before
