@@ -30,6 +30,7 @@ from waltz_ray.errors import (
     CursorLost,
     CursorNotFound,
     CursorTaken,
+    CursorUnsettled,
     DataUnavailable,
     DecodingFailed,
     DiskFull,
@@ -85,6 +86,7 @@ SPECIAL: dict[type[WaltzError], tuple[object, ...]] = {
     DecodingFailed: (1, 7, 3, "no JSON"),
     CursorTaken: ("log", "audit", "pid 1", "noon"),
     CursorLost: ("log", "audit", "why"),
+    CursorUnsettled: ("audit",),
     Trimmed: (1, 7, 9),
     BelowTheLog: (1, 9),
     KvConflict: ("ann", "7", 9),
@@ -118,6 +120,7 @@ NEVER = {
     *(KvConflict, KvLockLost, TopicRefused),  # read and decide again
     *(KvUnknownFate, KvNotReplicated),  # it has happened, or may have
     CursorLost,  # what comes now is what comes again: open it anew
+    CursorUnsettled,  # until it has been reset
     *(SpaceNotFound, SpaceGone, CursorNotFound),  # until a person makes it, or never
     *(SegmentRotten, PeerUnavailable, CopiesDisagree),  # the replica itself goes on, or a person has to
     *(Trimmed, BelowTheLog),  # what is gone does not come back

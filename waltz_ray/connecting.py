@@ -19,6 +19,7 @@ from waltz_ray.client.codecs import Codec
 from waltz_ray.client.credentials import Credentials
 from waltz_ray.client.directory import Location, Whereabouts
 from waltz_ray.client.engine import FeedKind
+from waltz_ray.client.opening import opened
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
@@ -98,7 +99,7 @@ async def connect_async(
     """
     found = await asyncio.to_thread(find_cluster, cluster, directory, address, zookeeper)
     find = partial(_opened, found, transport, space, Credentials.of(config))
-    place, carrier = await asyncio.to_thread(find)
+    place, carrier = await opened(find, lambda found: found[0].close())
     client = AsyncWaltzClient(place, carrier, callbacks, config, partitions, feed, find, codec)
     try:
         await client.start()

@@ -46,6 +46,7 @@
         ├── CursorNotFound           the space has no cursor of that name
         ├── CursorTaken              retriable: somebody else has the cursor
         ├── CursorLost               the cursor is not ours any more; what was not committed comes again
+        ├── CursorUnsettled          a reset of the cursor ended half-way: reset it again
         ├── Trimmed                  the records asked for were trimmed away; the error names the first there is
         ├── LockConflict             refused by an optimistic lock: decide again, then append
         ├── AppendFailed             retriable: the append is known not to be in the log
@@ -97,6 +98,7 @@ __all__ = [
     "CursorLost",
     "CursorNotFound",
     "CursorTaken",
+    "CursorUnsettled",
     "DataUnavailable",
     "DecodingFailed",
     "DiskFull",
@@ -389,6 +391,20 @@ class CursorLost(ClientError):
         return (
             f"cursor {self.name!r} of space {self.space!r} was lost: {self.reason}; "
             f"what was not committed comes again: open it anew"
+        )
+
+
+class CursorUnsettled(ClientError):
+    """A ``reset`` of cursor ``name`` was left half-way: whether it stands there now is not known."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return (
+            f"cursor {self.name!r} was being reset, and that did not end: it is not known where it stands; "
+            f"reset it again, or close it and open it anew"
         )
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 
 from tests.client.conftest import PATIENCE_S, MakeClient, Recorder
 from tests.client.fake_server import FakeServer
-from waltz_ray.client import TransactionBuilder, TransactionContext
+from waltz_ray.client import SubmitResult, Transaction, TransactionBuilder, TransactionContext
 from waltz_ray.config import ClientConfig
+from waltz_ray.errors import InvalidInput
 
 
 class Announced(TransactionContext):
@@ -114,3 +117,60 @@ def test_credit_bounds_what_waits(server: FakeServer, make_client: MakeClient) -
     recorder.gate.set()
     recorder.wait_for(lambda: len(recorder.applied) == 200)
     assert recorder.ids() == list(range(200))
+
+
+class Waits(Recorder):
+    """An application that calls its own client while it applies, and remembers what that raises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: dict[str, Callable[[], object]] = {}
+        self.ended: list[str] = []
+
+    def apply_transaction(self, transaction: Transaction) -> None:
+        while self.calls:
+            name, call = self.calls.popitem()
+            try:
+                call()
+                self.ended.append(name)
+            except InvalidInput as error:
+                self.ended.append(f"{name}: {error}")
+        super().apply_transaction(transaction)
+
+
+def test_a_callback_does_not_wait_for_what_ends_behind_it(server: FakeServer, make_client: MakeClient) -> None:
+    """A context ends on the thread that applies: who waits there for one would wait for ever."""
+    recorder = Waits()
+    client = make_client(recorder)
+    submitted: list[Future[SubmitResult]] = []
+
+    def submit() -> Future[SubmitResult]:
+        submitted.append(client.submit(Announced(recorder, "c")))
+        return submitted[-1]
+
+    def flush_behind_a_context() -> None:
+        submit()
+        client.flush()
+
+    recorder.calls = {
+        "result": lambda: submit().result(),
+        "exception": lambda: submit().exception(),
+        "flush": flush_behind_a_context,
+    }
+    client.append(0, b"x").result(PATIENCE_S)
+    client.flush(PATIENCE_S)
+    client.wait_applied(0, 0, PATIENCE_S)
+    assert [one.result(PATIENCE_S).committed for one in submitted] == [True, True, True]
+    assert [text.partition(":")[0] for text in recorder.ended] == ["flush", "exception", "result"]
+    assert "a callback, behind which the contexts end" in recorder.ended[0]
+    assert "waits for a context" in recorder.ended[1]
+    assert "waits for a context" in recorder.ended[2]
+
+
+def test_a_callback_may_wait_for_appends(server: FakeServer, make_client: MakeClient) -> None:
+    recorder = Waits()
+    client = make_client(recorder)
+    recorder.calls = {"append": lambda: client.append(0, b"of the callback").result(), "flush": client.flush}
+    client.append(0, b"x").result(PATIENCE_S)
+    client.wait_applied(0, 1, PATIENCE_S)
+    assert recorder.ended == ["flush", "append"]

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FuturesTimeout  # in Python 3.10 it is not the builtin one
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from tests.client.conftest import PATIENCE_S, MakeAnyClient, MakeClient, Recorder
 from tests.client.fake_server import FakeDirectory, FakeServer
-from waltz_ray.client import Location, WaltzClient
+from waltz_ray.client import Location, WaltzClient, threads
+from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.tcp import TcpTransport
-from waltz_ray.client.time_limits import TimeLimit
+from waltz_ray.client.time_limits import TimeLimit, checked_timeout
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import (
     AppendTimeout,
@@ -279,6 +282,49 @@ def test_a_callback_appends_before_who_waits_for_room(server: FakeServer, make_c
     client.flush(PATIENCE_S)
     assert [one.result(0) for one in chained] == [1]
     assert server.logs[0].data() == [b"first", b"chained", b"waits"]
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_who_is_interrupted_while_he_waits_for_room_has_appended_nothing(
+    taken: bool, server: FakeServer, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where room came in that very moment, as long as it has not been sent."""
+    client = make_client(config=ClientConfig(outstanding_appends=2))
+    server.script.hold_mounts = True
+    first = client.append_many(0, [b"first", b"and second"])
+    outbox = client._engine.attachments[0].outbox
+
+    class Interrupted(Future[None]):
+        def result(self, timeout: float | None = None) -> None:
+            if taken:
+                [append] = outbox.open_appends()
+                asyncio.run_coroutine_threadsafe(_end(append), client._threads._io.loop).result(PATIENCE_S)
+                assert super().result(PATIENCE_S) is None
+            raise KeyboardInterrupt
+
+    async def _end(append: AppendCall) -> None:
+        assert outbox.withdraw(append)
+
+    monkeypatch.setattr(threads, "Future", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        client.append(0, b"never")
+    server.script.hold_mounts = False
+    server.drop_connections()
+    if not taken:
+        assert first.result(PATIENCE_S).tolist() == [0, 1]
+    client.append(0, b"after").result(PATIENCE_S)
+    assert server.logs[0].data() == [*([] if taken else [b"first", b"and second"]), b"after"]
+
+
+@pytest.mark.parametrize("timeout", [np.float32(20), np.int64(20), Fraction(20), 10**400, math.inf])
+def test_any_kind_of_number_is_a_time(timeout: float, server: FakeServer, make_client: MakeClient) -> None:
+    client = make_client()
+    assert client.append(0, b"x", timeout=timeout).result(PATIENCE_S) == 0
+    client.wait_ready(timeout)
+    client.flush(timeout)
+    limited = checked_timeout(timeout)
+    assert type(limited) is float
+    assert limited in (20.0, threading.TIMEOUT_MAX)
 
 
 def test_close_at_any_moment_of_the_first_mount(server: FakeServer, directory: FakeDirectory) -> None:

@@ -17,7 +17,16 @@ from waltz_ray.client.bounds import FeedPlan
 from waltz_ray.client.cursor_rules import CursorCall, CursorProgress, cursor_starts
 from waltz_ray.client.cursors import Cursor
 from waltz_ray.coordination.trim_store import TrimStore
-from waltz_ray.errors import ClientClosed, CursorLost, CursorNotFound, CursorTaken, InvalidInput, Trimmed
+from waltz_ray.errors import (
+    ClientClosed,
+    CursorLost,
+    CursorNotFound,
+    CursorTaken,
+    CursorUnsettled,
+    InvalidInput,
+    Trimmed,
+    ZooKeeperUnreachable,
+)
 from waltz_ray.testing import InMemoryCluster
 
 
@@ -214,6 +223,59 @@ def test_reset(client: WaltzClient, clock: Clock) -> None:
         with pytest.raises(InvalidInput, match="start must be"):
             cursor.reset("yesterday")  # type: ignore[arg-type]
         assert ids(cursor, 2) == [3, 4], "it goes on as if nothing had been said"
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_reset_that_does_not_end_leaves_nothing_to_be_read_or_written(
+    written: bool, client: WaltzClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been written or not; what was done before must not be written over it, nor read on."""
+    with client.cursor("audit", 0) as cursor:
+        assert ids(cursor, 7) == [*range(7)]
+        before, reset = positions(client), cursor._held.reset
+
+        def unanswered(moved: Mapping[int, int]) -> None:
+            if written:
+                reset(moved)
+            raise ZooKeeperUnreachable("no answer")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(cursor._held, "reset", unanswered)
+            with pytest.raises(ZooKeeperUnreachable):
+                cursor.reset(2)
+        for wait in (lambda: cursor.poll(), lambda: next(cursor)):
+            with pytest.raises(CursorUnsettled, match="'audit' was being reset"):
+                wait()
+        cursor.commit()
+        assert positions(client) == ({0: 2} if written else before)
+        with monkeypatch.context() as patch:
+            patch.setattr(cursor._book, "first_ids", lambda: unanswered({0: 2}))
+            with pytest.raises(ZooKeeperUnreachable):
+                cursor.reset(2)
+        with pytest.raises(CursorUnsettled):
+            cursor.poll()
+        cursor.reset(2)
+        assert ids(cursor, 3) == [2, 3, 4]
+    assert positions(client) == {0: 5}
+
+
+def test_a_reset_to_what_was_trimmed_meanwhile_is_told_by_what_comes_next(
+    client: WaltzClient, trims: TrimStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with client.cursor("audit", 0, hold=False) as cursor:
+        assert ids(cursor, 7) == [*range(7)]
+
+        def trimmed(moved: Mapping[int, int]) -> None:
+            raise Trimmed(0, 2, 4)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(cursor._held, "reset", trimmed)
+            with pytest.raises(Trimmed):
+                cursor.reset(2)
+        with pytest.raises(Trimmed):
+            cursor.poll(0)
+        cursor.reset("earliest")
+        assert ids(cursor, 1) == [0]
 
 
 def test_a_cursor_is_about_its_partitions_for_ever(client: WaltzClient) -> None:
@@ -441,6 +503,59 @@ def test_who_is_cancelled_while_what_is_done_is_written_has_taken_nothing(
                     await following
                 go_on.set()
             assert (await anext(cursor)).transaction_id == 1
+
+    asyncio.run(test())
+
+
+def test_a_reset_that_is_cancelled_or_fails_leaves_nothing_to_be_read_or_written(
+    cluster: InMemoryCluster, client: WaltzClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resetting, go_on = threading.Event(), threading.Event()
+
+    async def test() -> None:
+        async with await cluster.connect_async() as asynchronous, await asynchronous.cursor("audit", 0) as cursor:
+            for n in range(7):
+                assert (await anext(cursor)).transaction_id == n
+            reset, first_ids = cursor._held.reset, cursor._book.first_ids
+
+            def slow(moved: Mapping[int, int]) -> None:
+                resetting.set()
+                assert go_on.wait(10)
+                reset(moved)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(cursor._held, "reset", slow)
+                leaving = asyncio.create_task(cursor.reset(2))
+                assert await asyncio.to_thread(resetting.wait, 10)
+                leaving.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await leaving
+            with pytest.raises(CursorUnsettled):
+                await cursor.poll()
+            with pytest.raises(CursorUnsettled):
+                await anext(cursor)
+            await cursor.commit()
+            again = asyncio.create_task(cursor.reset(4))
+            await asyncio.sleep(0.05)
+            go_on.set()  # the first one ends before the second begins
+            await asyncio.wait_for(again, 10)
+            assert (await asynchronous.cursors())[0].positions == {0: 4}
+            assert [await anext(cursor), await anext(cursor)][1].transaction_id == 5
+
+            def unanswered() -> Mapping[int, int]:
+                if calls:
+                    raise ZooKeeperUnreachable("no answer")
+                calls.append(1)
+                return first_ids()
+
+            calls: list[int] = []
+            with monkeypatch.context() as patch:
+                patch.setattr(cursor._book, "first_ids", unanswered)
+                with pytest.raises(ZooKeeperUnreachable):
+                    await cursor.reset(1)
+            with pytest.raises(CursorUnsettled):
+                await asyncio.wait_for(cursor.poll(), 10)
+        assert positions(client) == {0: 1}
 
     asyncio.run(test())
 

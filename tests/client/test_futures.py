@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import threading
-from concurrent.futures import FIRST_EXCEPTION, Future, TimeoutError, as_completed, wait
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, TimeoutError, as_completed, wait
+from types import ModuleType
 
 import pytest
 
+from waltz_ray.client import credentials, futures
 from waltz_ray.client.futures import LightFuture
 
 PATIENCE_S = 20.0
@@ -40,15 +44,17 @@ def test_a_time_out_and_then_a_result() -> None:
     assert future.result(0) == 1
 
 
+@pytest.mark.parametrize("error", [ValueError("callback"), SystemExit(1), KeyboardInterrupt()])
 @pytest.mark.parametrize("looked_at", [False, True])
 def test_callbacks_run_once_in_order_and_one_that_raises_stops_none(
-    looked_at: bool, caplog: pytest.LogCaptureFixture
+    looked_at: bool, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Whatever it raises: who sets the result goes on to the next future, and to the next client."""
     future: LightFuture[int] = LightFuture()
     told: list[object] = []
 
     def raises(done: Future[int]) -> None:
-        raise ValueError("callback")
+        raise error
 
     future.add_done_callback(lambda done: told.append(("first", done.result())))
     if looked_at:
@@ -59,6 +65,48 @@ def test_callbacks_run_once_in_order_and_one_that_raises_stops_none(
     future.add_done_callback(lambda done: told.append("late"))
     assert told == [("first", 3), "second", "late"]
     assert "exception calling callback" in caplog.text
+
+
+def test_a_future_may_end_while_another_one_is_being_looked_at() -> None:
+    """The garbage collection begins at any allocation, and what it calls may end futures."""
+    future: LightFuture[int] = LightFuture()
+
+    def collected() -> None:
+        with futures._LOCK:
+            future.set_result(3)
+
+    thread = threading.Thread(target=collected, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert future.result(0) == 3
+
+
+def _use_a_context() -> None:
+    assert credentials.Credentials(tls=True).context() is not None
+
+
+def _use_a_future() -> None:
+    future: LightFuture[int] = LightFuture()
+    future.set_result(3)
+    assert future.result() == 3
+
+
+@pytest.mark.parametrize(("module", "use"), [(futures, _use_a_future), (credentials, _use_a_context)])
+def test_a_child_that_is_forked_in_the_wrong_moment_does_not_wait_for_a_thread_that_it_has_not(
+    module: ModuleType, use: Callable[[], None]
+) -> None:
+    lock = getattr(module, "_LOCK", None) or getattr(module, "_lock")  # noqa: B009 - one of the two
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(lock.acquire).result(PATIENCE_S)
+        child = multiprocessing.get_context("fork").Process(target=use)
+        child.start()
+        elsewhere.submit(lock.release).result(PATIENCE_S)
+        child.join(PATIENCE_S)
+        hangs = child.is_alive()
+        child.kill()
+        child.join()
+    assert (hangs, child.exitcode) == (False, 0)
 
 
 def test_a_second_result_is_a_bug() -> None:

@@ -16,7 +16,7 @@ import pytest
 from tests.client.conftest import PATIENCE_S, MakeClient
 from tests.client.fake_server import FakeDirectory, FakeServer
 from waltz_ray.client import Location, WaltzClient
-from waltz_ray.client.io_thread import IoThread
+from waltz_ray.client.io_thread import IoThread, _LoopThread, _Shared
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendFailed, AppendTimeout, ClientClosed, InvalidInput, ZooKeeperUnreachable
@@ -82,11 +82,14 @@ def test_nothing_of_a_closed_client_stays_on_the_loop(make_client: MakeClient) -
     io.stop(_nothing())
 
 
-def test_a_callback_that_raises_hurts_nobody(make_client: MakeClient, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ValueError("application"), SystemExit(1)])
+def test_a_callback_that_raises_hurts_nobody(
+    make_client: MakeClient, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
     one, other = make_client(), make_client()
 
     def callback(future: Future[int]) -> None:
-        raise ValueError("application")
+        raise error
 
     future = one.append(0, b"x")
     future.add_done_callback(callback)
@@ -186,6 +189,47 @@ def test_a_client_that_cannot_be_made_leaves_no_thread(server: FakeServer) -> No
     with pytest.raises(ZooKeeperUnreachable):
         WaltzClient(Away({0: server}), TcpTransport())
     assert set(threading.enumerate()) <= before
+
+
+def test_nobody_is_given_a_thread_that_has_died() -> None:
+    """Nothing we know of ends it; then it should not be the end of the process's clients for ever."""
+    broken = _LoopThread()
+    broken.loop.call_soon_threadsafe(broken.loop.stop)
+    broken.thread.join(PATIENCE_S)
+    shared = _Shared()
+    shared.running = broken
+    taken = shared.take()
+    assert taken is not broken
+    assert taken.thread.is_alive()
+    shared.give_back(taken)
+    assert shared.running is None
+    assert not taken.thread.is_alive()
+
+
+def test_a_garbage_collection_may_post_at_any_time() -> None:
+    """A follower that nobody holds any more does, and it begins at any allocation: also while this thread posts."""
+    io, told = IoThread(), threading.Event()
+
+    def collected() -> None:
+        with io._lock:
+            io.post(told.set)
+
+    threading.Thread(target=collected, daemon=True).start()
+    assert told.wait(PATIENCE_S)
+    io.stop(_nothing())
+
+
+def test_a_thread_of_the_application_may_get_the_number_of_the_one_that_has_ended() -> None:
+    io = IoThread()
+    io.stop(_nothing())
+    number = io._running.thread.ident
+    assert number is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "get_ident", lambda: number)
+        assert not io.is_current
+        io.post(pytest.fail, "it is closed")
+        with pytest.raises(ClientClosed):
+            io.call(_nothing())
 
 
 def test_calls_when_stopped() -> None:

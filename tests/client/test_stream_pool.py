@@ -28,6 +28,20 @@ class Silent(ClientStream):
         pass
 
 
+class Greets:
+    """Is there at once, for streams that look as if they had been greeted."""
+
+    shared: Hashable | None = None
+
+    def __init__(self) -> None:
+        self.streams: list[Opening] = []
+
+    async def connect(self, location: Location, stream: Opening) -> None:
+        assert isinstance(stream, Silent)
+        stream._hello.set_result(None)
+        self.streams.append(stream)
+
+
 class Late:
     """Says no, once it is told to."""
 
@@ -74,3 +88,21 @@ def test_why_there_is_no_stream_is_told_to_who_waits_and_to_nobody_else() -> Non
         return told
 
     assert asyncio.run(run()) == []
+
+
+def test_the_end_of_a_stream_is_not_the_end_of_the_one_after_it() -> None:
+    """An old stream may say once more that it has ended when there is a new one: that one stays, and is closed."""
+
+    async def run() -> None:
+        transport = Greets()
+        pool = StreamPool(transport, lambda: Silent(1 << 20, 0))
+        first = await pool.get(SERVER)
+        first.connection_lost(None)
+        second = await pool.get(SERVER)
+        assert second is not first
+        first.on_end()
+        assert await pool.get(SERVER) is second
+        second.connection_lost(None)
+        assert await pool.get(SERVER) is not second
+
+    asyncio.run(run())

@@ -85,3 +85,16 @@ def test_closing_sends_what_is_held_and_aborting_does_not() -> None:
     assert closed.writes == [("", b"last")]
     assert aborted.writes == []
     assert (closed.ended, aborted.ended) == ("closed", "aborted")
+
+
+def test_what_is_held_is_not_written_to_a_connection_that_is_gone() -> None:
+    """It may go while its frames wait for those of others, and some event loops raise at such a write."""
+    outgoing, transport = Outgoing(), Transport()
+    outlet = Outlet(outgoing, transport)
+    with outgoing:
+        outlet.write(b"never")
+        outlet.lost()
+        transport.ended = "by the peer"
+        outlet.write(b"never")
+    outlet.write(b"never")
+    assert transport.writes == []

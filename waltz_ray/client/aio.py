@@ -21,6 +21,7 @@ from waltz_ray.client.directory import Directory, Whereabouts
 from waltz_ray.client.engine import Engine, FeedKind, settle
 from waltz_ray.client.feeds import Origin
 from waltz_ray.client.keys import Lock
+from waltz_ray.client.opening import opened
 from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
 from waltz_ray.client.readiness import Awaited, MountedWait
 from waltz_ray.client.time_limits import checked_timeout, checked_wait, unknown_error
@@ -94,7 +95,7 @@ class AsyncWaltzClient(AsyncReads):
                 await self._start(*self._found)
                 return
             assert self._address is not None, "it came pickled, as its address"
-            self._found = await asyncio.to_thread(self._address.find)
+            self._found = await opened(self._address.find, lambda found: found[0].close())
             try:
                 await self._start(*self._found)
             except BaseException:

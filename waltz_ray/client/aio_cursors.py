@@ -16,11 +16,13 @@ from waltz_ray.client.bounds import Bound, Partitions
 from waltz_ray.client.cursor_book import CursorBook, HeldCursor
 from waltz_ray.client.cursor_rules import CursorCall, CursorProgress, cursor_starts, first_trimmed
 from waltz_ray.client.followers import AsyncFollower
+from waltz_ray.client.opening import opened
 from waltz_ray.client.time_limits import checked_timeout
 from waltz_ray.errors import (
     CursorLost,
     CursorNotFound,
     CursorTaken,
+    CursorUnsettled,
     DataUnavailable,
     Trimmed,
     WaltzError,
@@ -64,6 +66,7 @@ class AsyncCursor(AsyncIterator[Transaction]):
         self._progress = CursorProgress(held.record.positions)
         self._rest: Iterator[Transaction] = iter(())
         self._failure: WaltzError | None = None
+        self._changing: asyncio.Future[None] | None = None  # of the record, perhaps still under way
         self._ending: asyncio.Task[None] | None = None  # of the follower, when it is lost
         self._stopped = self._told_lost = False
 
@@ -134,12 +137,15 @@ class AsyncCursor(AsyncIterator[Transaction]):
         call = CursorCall(self.name, tuple(self._progress.positions), start, None, self._call.auto_commit)
         while True:
             positions = await _starts(self._reader, self._book, call)
+            self._progress, self._rest = CursorProgress(positions), iter(())  # what was done is not written any more
+            self._failure = CursorUnsettled(self.name)  # until it has begun there
             try:
-                await asyncio.to_thread(self._held.reset, positions)
-            except Trimmed:
-                if not call.moves_with_the_log:
-                    raise
-                continue  # more was trimmed in this moment
+                await self._change(self._held.reset, positions)
+            except Trimmed as error:
+                if call.moves_with_the_log:
+                    continue  # more was trimmed in this moment
+                self._failure = error  # it stands there
+                raise
             break
         await self.begin(positions)
 
@@ -175,13 +181,12 @@ class AsyncCursor(AsyncIterator[Transaction]):
         """Read from there."""
         if self._follower is not None:
             await self._follower.stop()
-        self._progress = CursorProgress(positions)
-        self._rest = iter(())
-        self._failure = first_trimmed(positions, await asyncio.to_thread(self._book.first_ids))
+        failure = first_trimmed(positions, await asyncio.to_thread(self._book.first_ids))
         self._follower = self._reader.feed(tuple(positions), positions, follow=True)
+        self._failure = failure
+        self._held.when_lost(self._wake)
         if self._failure is not None or self._stopped:
             await self._follower.stop()
-        self._held.when_lost(self._wake)
 
     def _wake(self) -> None:
         """From any thread: it is lost, whoever waits for more is to hear of it."""
@@ -239,11 +244,18 @@ class AsyncCursor(AsyncIterator[Transaction]):
         if not positions:
             return
         try:
-            await asyncio.to_thread(self._held.advance, positions)
+            await self._change(self._held.advance, positions)
         except CursorLost:
             self._told_lost = True
             raise
         self._progress.wrote(positions, time.monotonic())
+
+    async def _change(self, change: Callable[[Mapping[int, int]], None], positions: Mapping[int, int]) -> None:
+        """Write it, after the change before: that goes on in its thread if who waited for it was cancelled."""
+        if self._changing is not None:
+            await asyncio.wait([self._changing])
+        self._changing = asyncio.ensure_future(asyncio.to_thread(change, positions))
+        await asyncio.shield(self._changing)
 
 
 async def open_async_cursor(
@@ -254,7 +266,7 @@ async def open_async_cursor(
     end_s = None if wait is None else time.monotonic() + checked_timeout(wait)
     while True:
         try:
-            held = await _take(book, call)
+            held = await opened(lambda: book.take(call.name, call.hold), lambda taken: taken.release())
             break
         except CursorNotFound:
             await _create(reader, book, call)
@@ -285,21 +297,6 @@ async def _mark(reader: AsyncCursorReader, partition_id: int) -> int | None:
         return None  # said as "not known"
 
 
-async def _take(book: CursorBook, call: CursorCall) -> HeldCursor:
-    """Who is cancelled meanwhile has not got it."""
-    taking = asyncio.ensure_future(asyncio.to_thread(book.take, call.name, call.hold))
-    try:
-        return await asyncio.shield(taking)
-    except asyncio.CancelledError:
-        taking.add_done_callback(_release)
-        raise
-
-
-def _release(taking: asyncio.Future[HeldCursor]) -> None:
-    if not taking.cancelled() and taking.exception() is None:
-        taking.get_loop().run_in_executor(None, taking.result().release)
-
-
 async def _create(reader: AsyncCursorReader, book: CursorBook, call: CursorCall) -> None:
     try:
         await asyncio.to_thread(book.create, call.name, await _starts(reader, book, call), bool(call.hold))
@@ -327,7 +324,7 @@ async def _wait_until_free(book: CursorBook, name: str, end_s: float | None) -> 
         if not loop.is_closed():
             loop.call_soon_threadsafe(free.set)
 
-    cancel: Callable[[], None] = await asyncio.to_thread(book.when_free, name, tell)
+    cancel = await opened(lambda: book.when_free(name, tell), lambda cancel: cancel())
     try:
         async with compat.timeout(left_s):
             await free.wait()

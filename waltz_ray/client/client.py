@@ -35,7 +35,7 @@ from waltz_ray.client.directory import Directory, Whereabouts
 from waltz_ray.client.engine import Engine, FeedKind, settle
 from waltz_ray.client.feeds import Origin, transactions_of
 from waltz_ray.client.followers import Follower
-from waltz_ray.client.futures import LightFuture
+from waltz_ray.client.futures import ContextFuture, LightFuture
 from waltz_ray.client.keys import Key, Lock, partition_for
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.readiness import Awaited, MountedWait
@@ -190,7 +190,7 @@ class WaltzClient:
         The future carries what the context raised. After ``timeout`` seconds it raises AppendTimeout and there is no
         further attempt; what becomes of the one under way is said by the error's ``fate``.
         """
-        future: LightFuture[SubmitResult] = LightFuture()
+        future: LightFuture[SubmitResult] = ContextFuture(lambda: self._threads.on_applying)
         runner = self._engine.runner
         if timeout is None:
             runner.submit(context, future)
@@ -204,6 +204,8 @@ class WaltzClient:
         """Wait until everything appended or submitted before this call has its fate; AppendTimeout otherwise."""
         if self._threads.on_loop:
             raise InvalidInput("flush() was called in a future's callback, which it would wait for")
+        if self._threads.on_applying and self._engine.runner.open_runs():
+            raise InvalidInput("flush() was called in a callback, behind which the contexts end that it would wait for")
         limit_s = checked_wait(timeout)
         futures = cast(list[Future[object]], self._engine.open_futures())
         left = concurrent.futures.wait(futures, limit_s).not_done

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from waltz_ray.client.forks import in_forked_child
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ConfigError
 from waltz_ray.net.tls import Stamps, client_context, stamps_of
@@ -110,5 +111,13 @@ class Credentials:
 
 
 NO_CREDENTIALS = Credentials()
-_lock = threading.Lock()
 _contexts: dict[Credentials, tuple[Stamps, ssl.SSLContext]] = {}
+_lock = threading.Lock()  # of these
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+in_forked_child(_renew_lock)

@@ -25,6 +25,7 @@ from waltz_ray.errors import (
     CursorLost,
     CursorNotFound,
     CursorTaken,
+    CursorUnsettled,
     DataUnavailable,
     Trimmed,
     WaltzError,
@@ -68,6 +69,7 @@ class Cursor(Iterator[Transaction]):
     def __init__(self, reader: CursorReader, book: CursorBook, held: HeldCursor, call: CursorCall) -> None:
         """Of a cursor that was just taken; ``open_cursor`` makes it."""
         self._reader, self._book, self._held, self._call = reader, book, held, call
+        self._progress = CursorProgress(held.record.positions)
         self._rest: Iterator[Transaction] = iter(())
         self._failure: WaltzError | None = None
         self._stopped = self._told_lost = False
@@ -138,19 +140,21 @@ class Cursor(Iterator[Transaction]):
     def reset(self, start: Bound) -> None:
         """Go on from ``start``: "earliest", "latest", an ID, one for each partition, a point in time; written at once.
 
-        Trimmed for an ID that is gone; InvalidInput for one behind what is committed. Nothing is changed then.
+        Trimmed for an ID that is gone; InvalidInput for one behind what is committed. Nothing is changed then. After
+        any other error it is not known where it stands, and until it is reset again it raises CursorUnsettled.
         """
         call = CursorCall(self.name, tuple(self._progress.positions), start, None, self._call.auto_commit)
         while True:
             positions = _starts(self._reader, self._book, call)
+            self._leave(positions)
             try:
                 self._held.reset(positions)
-            except Trimmed:
-                if not call.moves_with_the_log:
-                    raise
-                continue  # more was trimmed in this moment
+            except Trimmed as error:
+                if call.moves_with_the_log:
+                    continue  # more was trimmed in this moment
+                self._failure = error  # it stands there
+                raise
             break
-        self._follower.stop()
         self._begin(positions)
         if self._held.lost is not None:
             self._follower.stop()
@@ -183,11 +187,16 @@ class Cursor(Iterator[Transaction]):
 
     # ---- inside
 
+    def _leave(self, positions: Mapping[int, int]) -> None:
+        """For there: what was done where it stands now is not written any more, and nothing is read until it begins."""
+        self._progress, self._rest = CursorProgress(positions), iter(())
+        self._failure = CursorUnsettled(self.name)
+        self._follower.stop()
+
     def _begin(self, positions: Mapping[int, int]) -> None:
-        self._progress = CursorProgress(positions)
-        self._rest = iter(())
-        self._failure = first_trimmed(positions, self._book.first_ids())
+        failure = first_trimmed(positions, self._book.first_ids())
         self._follower = self._reader.feed(tuple(positions), positions, follow=True)
+        self._failure = failure
         if self._failure is not None or self._stopped:
             self._follower.stop()
 

@@ -53,8 +53,10 @@ class Fates:
             append, transaction_id = completion
             if append.run is not None:
                 completions.append(completion)
+            elif isinstance(append, ManyAppend):
+                append.end()
             else:
-                append.future.set_result(append.ids if isinstance(append, ManyAppend) else transaction_id)
+                append.future.set_result(transaction_id)
         self._outbox.forget(appends)
         return completions
 
@@ -70,11 +72,10 @@ class Fates:
         refused = _of_appends(pieces)
         self.lock_conflicts += sum(piece.size for piece in refused)
         appends = _still_open(refused)
+        self._outbox.drop(appends)
         self._outbox.free(appends)
-        for append, _, size, offset in refused:
+        for append, _, _, offset in refused:
             transaction_id = int(transaction_ids[offset])
-            if isinstance(append, ManyAppend):
-                append.divided = append.divided or size < append.count
             if append.run is not None:
                 self.retries += 1
                 self._contexts.lock_failed(append, transaction_id)
@@ -92,6 +93,7 @@ class Fates:
 
     def _end(self, pieces: Sequence[Piece[Sending]], error: WaltzError) -> None:
         appends = _still_open(_of_appends(pieces))
+        self._outbox.drop(appends)
         self._outbox.free(appends)
         for append in appends:
             append.fail(error)
@@ -115,6 +117,7 @@ class Fates:
         given_up = [*dict.fromkeys(given_up)]
         self.retries += len(again) + len(contexts)
         self._outbox.put_back(again)
+        self._outbox.drop(given_up)
         self._outbox.free(contexts + given_up)
         for append in contexts:
             self._contexts.failed(append)
@@ -130,7 +133,12 @@ _REFUSALS: dict[RejectionCode, type[WaltzError]] = {
 
 
 def _of_appends(pieces: Iterable[Piece[Sending]]) -> list[Piece[AppendCall]]:
-    return [one for batch, start, size, offset in pieces for one in batch.pieces_of(start, size, offset)]
+    """Whose they are; the server, too, may divide what came in one frame."""
+    found = [one for batch, start, size, offset in pieces for one in batch.pieces_of(start, size, offset)]
+    for append, _, size, _ in found:
+        if isinstance(append, ManyAppend) and size < append.count:
+            append.divided = True
+    return found
 
 
 def _still_open(pieces: Iterable[Piece[AppendCall]]) -> list[AppendCall]:

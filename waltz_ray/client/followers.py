@@ -199,7 +199,10 @@ class AsyncFollower(AsyncIterator[Transaction]):
             self._held = None
             item = await self._items.get()
             if isinstance(item, Exception):
-                await self.stop()
+                # At once: who is cancelled, or whose time ends, while he waits for the end would never hear of it.
+                self._stopped = True
+                if not subscription.stopped:
+                    subscription.abandon()
                 raise item
             self._held = item
             transactions = subscription.taken(item, self._origin)

@@ -8,7 +8,8 @@ done, ``wait``, ``as_completed``), and from that moment on it *is* the class it 
 Thousands are open at a time, so what each consists of the garbage collector walks through again and again: a future
 that one callback waits for is one object, without a list and without a ``__dict__`` (nobody may ask for that).
 
-``_LOCK`` covers the short moments in which that is decided; nobody waits or calls anything while holding it.
+``_LOCK`` covers the short moments in which that is decided; nobody waits or calls anything while holding it. It is
+reentrant for the garbage collection, which may begin in such a moment and end other futures.
 """
 
 from __future__ import annotations
@@ -19,16 +20,25 @@ from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, LOGGER, RUNNING
 from typing import Any, Protocol, TypeVar
 
+from waltz_ray.client.forks import in_forked_child
 from waltz_ray.client.io_thread import in_io_thread
 from waltz_ray.errors import InvalidInput
 
-__all__ = ["Fate", "LightFuture"]
+__all__ = ["ContextFuture", "Fate", "LightFuture"]
 
 T = TypeVar("T")
 
 Given = TypeVar("Given", contravariant=True)
 
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()
+
+
+def _renew_lock() -> None:
+    global _LOCK
+    _LOCK = threading.RLock()
+
+
+in_forked_child(_renew_lock)
 
 
 class Fate(Protocol[Given]):
@@ -133,9 +143,31 @@ class LightFuture(Future[T]):
         return [] if self._first is None else [self._first, *(self._further or ())]
 
     def _call(self) -> None:
-        """It has its result: those who want to be called are, as by the base class."""
-        for callback in self._callbacks():
+        self._tell(self._callbacks())
+
+    def _invoke_callbacks(self) -> None:
+        self._tell(self._done_callbacks)
+
+    def _tell(self, callbacks: list[Callable[[Future[T]], Any]]) -> None:
+        """It has its result: those who want to be called are, whatever the one before raises.
+
+        Not as by the base class, which lets SystemExit pass: here that would end the thread of all clients, or leave
+        the other futures of a frame without their results.
+        """
+        for callback in callbacks:
             try:
                 callback(self)
-            except Exception:  # noqa: BLE001 - a callback's own affair; the next one is called all the same
+            except BaseException:  # noqa: BLE001 - a callback's own affair; the next one is called all the same
                 LOGGER.exception("exception calling callback for %r", self)
+
+
+class ContextFuture(LightFuture[T]):
+    """Of a transaction context, which ends on its client's apply thread: a callback there must not wait for it."""
+
+    def __init__(self, on_applying: Callable[[], bool]) -> None:
+        self._on_applying = on_applying
+
+    def _check_who_waits(self, timeout: float | None) -> None:
+        super()._check_who_waits(timeout)
+        if self._state != FINISHED and timeout != 0 and self._on_applying():
+            raise InvalidInput("a callback waits for a context, which ends on the callback's thread")

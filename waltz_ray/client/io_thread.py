@@ -12,12 +12,12 @@ without it.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
+from waltz_ray.client.forks import in_forked_child
 from waltz_ray.client.waits import result_of
 from waltz_ray.errors import ClientClosed, InvalidInput
 
@@ -71,7 +71,9 @@ class _Shared:
 
     def take(self) -> _LoopThread:
         with self._lock:
-            running = self.running = self.running or _LoopThread()
+            running = self.running
+            if running is None or not running.thread.is_alive():
+                running = self.running = _LoopThread()
             running.users += 1
         return running
 
@@ -91,8 +93,7 @@ class _Shared:
 
 
 _shared = _Shared()
-if hasattr(os, "register_at_fork"):  # not on every platform; where it is missing nothing forks
-    os.register_at_fork(after_in_child=_shared.forget)
+in_forked_child(_shared.forget)
 
 
 def in_io_thread() -> bool:
@@ -108,7 +109,7 @@ class IoThread:
         self._running = _shared.take()
         self.loop = self._running.loop
         self._thread_id = self._running.thread.ident
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a garbage collection while it is held may ``post``: followers do
         self._tasks: set[asyncio.Task[Any]] = set()  # what ``start`` has begun; IO thread only
         self._stopped = False
 
@@ -179,6 +180,7 @@ class IoThread:
         try:
             finished.result()
         finally:
+            self._thread_id = None  # another thread may get that number
             _shared.give_back(self._running)
 
     async def _own(self, coroutine: Coroutine[Any, Any, T]) -> T:

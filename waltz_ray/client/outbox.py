@@ -258,19 +258,38 @@ class Outbox:
         return [_append_of(one) for one in old]
 
     def withdraw(self, append: AppendCall) -> bool:
-        """Nobody wants it any more. True if nothing of it had been sent: it is gone. Else its fate is still to come."""
+        """Nobody wants it any more, and what of it has not been sent never will be.
+
+        True if none of it is under way: it is gone. Else the fate of what has been sent is still to come.
+        """
         with self._lock:
             if append not in self._open:
                 return True
-            for one in self._queue:
-                if _append_of(one) is append and _is_whole(one):
-                    break
+            if isinstance(append, ManyAppend):
+                append.dropped += self._drop({append})
+                if append.dropped < append.missing:
+                    return False
+            elif append in self._queue:
+                self._queue.remove(append)
             else:
                 return False
-            self._queue.remove(one)
         self.free([append])
         self.forget([append])
         return True
+
+    def drop(self, appends: Iterable[AppendCall]) -> None:
+        """These end in an error though parts of them may still wait here: those are not sent any more."""
+        cut = {one for one in appends if isinstance(one, ManyAppend) and one.divided}
+        if cut:
+            with self._lock:
+                self._drop(cut)
+
+    def _drop(self, appends: set[ManyAppend]) -> int:
+        """Records taken out of the queue."""
+        pieces = [one for one in self._queue if isinstance(one, Piece) and one.token in appends]
+        if pieces:
+            self._queue = deque(one for one in self._queue if _append_of(one) not in appends)
+        return sum(piece.size for piece in pieces)
 
     def free(self, appends: Iterable[AppendCall]) -> None:
         """Give the room of these appends to others, once for each: they have their fates. ``forget`` follows."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from waltz_ray.client.futures import Fate, LightFuture
-from waltz_ray.errors import AppendFailed, InvalidInput, LockConflict, PartlyAppended, WaltzError
+from waltz_ray.errors import AccessRefused, AppendFailed, InvalidInput, LockConflict, PartlyAppended, WaltzError
 from waltz_ray.protocol.client_monitor import Piece
 from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.records import AppendBatch, Int32s, Int64s, LockColumns, UInt32s, offsets_of
@@ -100,16 +100,20 @@ class AppendCall:
         if self.run is not None:
             self.run.fail(error)
         elif not self.future.done():
-            self.future.set_exception(error)
+            self.future.set_exception(self.error_of(error))
+
+    def error_of(self, error: WaltzError) -> WaltzError:
+        """What ``error`` is to who made this append."""
+        return error
 
 
 class ManyAppend(AppendCall):
-    """n records that share a future. The client's loop alone touches ``ids`` and ``missing``.
+    """n records that share a future. The client's loop alone touches ``ids``, ``missing`` and ``dropped``.
 
     Locks are taken by each record: the first against ``mark``, each of the others against the one before it.
     """
 
-    __slots__ = ("checksums", "count", "divided", "headers", "ids", "lengths", "missing", "offsets")
+    __slots__ = ("checksums", "count", "divided", "dropped", "headers", "ids", "lengths", "missing", "offsets")
 
     def __init__(
         self, data: bytes, headers: Int32s, checksums: UInt32s, lengths: Int32s, future: Fate[Any] | None = None
@@ -121,16 +125,24 @@ class ManyAppend(AppendCall):
         self.offsets: Int64s = offsets_of(lengths)
         self.count = len(lengths)
         self.missing = self.count  # records that are not known to be in the log
+        self.dropped = 0  # of those, records that have not been sent and never will be
         self.divided = False  # parts of it have fates of their own: one may commit though another was refused
         self.ids: Int64s = np.full(self.count, NO_TRANSACTION, dtype=np.int64)
 
     def committed(self, start: int, transaction_ids: Int64s) -> bool:
-        """Records from ``start`` on are in the log; True when all are, so that ``future`` may have its result."""
+        """Records from ``start`` on are in the log; True when all that were sent are, so that ``end`` may follow."""
         if self.future.done():
             return False  # another part of it has already ended in an error
         self.missing -= len(transaction_ids)
         self.ids[start : start + len(transaction_ids)] = transaction_ids
-        return not self.missing
+        return self.missing == self.dropped
+
+    def end(self) -> None:
+        """All that were sent are in the log: tell it."""
+        if self.missing:
+            self.fail(AppendFailed("nobody waited for it any more, so the others were not sent"))
+        else:
+            self.future.set_result(self.ids)
 
     def size_of(self, start: int, size: int) -> int:
         """Bytes that records [start, start + size) need of a frame, at the most."""
@@ -147,12 +159,12 @@ class ManyAppend(AppendCall):
         """What a record needs beside its data."""
         return _RECORD_BYTES + _LOCK_BYTES * (sum(map(len, self.locks)) if self.locks else 0)
 
-    def fail(self, error: WaltzError) -> None:
-        """End this append with ``error``, unless it has ended; the error says how much of it is in the log."""
-        certain = AppendFailed | InvalidInput | LockConflict  # of those records that it is about
+    def error_of(self, error: WaltzError) -> WaltzError:
+        """Says how much of it is in the log, where that may be some of it."""
+        certain = AccessRefused | AppendFailed | InvalidInput | LockConflict  # of those records that it is about
         if self.missing < self.count or (self.divided and isinstance(error, certain)):
-            error = PartlyAppended(tuple(self.ids.tolist()), str(error))
-        super().fail(error)
+            return PartlyAppended(tuple(self.ids.tolist()), str(error))
+        return error
 
 
 Unsent = AppendCall | Piece[ManyAppend]

@@ -157,19 +157,21 @@ class StreamPool(Generic[S]):
 
     async def _open(self, location: Location, key: tuple[int, object]) -> S | Exception:
         """The stream, or why there is none: told, and not raised, since everybody who has asked may have left."""
-        stream = self._make()
+        stream, task = self._make(), asyncio.current_task()
+
+        def forget() -> None:
+            if self._streams.get(key) is task:  # else another one has been asked for since
+                del self._streams[key]
+
         try:
-            stream.on_end = lambda: self._forget(key)
+            stream.on_end = forget
             await stream.open(self._transport, location)
         except BaseException as error:
-            self._forget(key)
+            forget()
             if isinstance(error, Exception):
                 return error
             raise
         return stream
-
-    def _forget(self, key: tuple[int, object]) -> None:
-        self._streams.pop(key, None)
 
     async def close(self) -> None:
         """End every stream and wait for what is still being opened."""

@@ -98,6 +98,11 @@ class Threads:
             if outbox.leave_line(append):
                 raise (outbox.no_room_error() if timeout is None else outbox.full_error(timeout)) from None
             taken.result()  # at the last moment
+        except BaseException:  # KeyboardInterrupt: who waited believes that it was not sent
+            if not outbox.leave_line(append):
+                append.retry = False
+                self.post(outbox.withdraw, append)
+            raise
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for its result."""

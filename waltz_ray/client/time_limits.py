@@ -3,7 +3,7 @@
 An append that has not been sent when its time is over is taken back: it is known not to be in the log
 (``AppendFailed``, or ``OutboxFull`` if there was not even room for it). One that has been sent is in the log or not,
 and only the feed can say so: ``AppendTimeout`` carries its fate, a future that is done then. It is not sent again after
-its time.
+its time; neither is what had not been sent of many records that go in several frames (``PartlyAppended``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from waltz_ray.client.futures import LightFuture
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.requests import AppendCall
-from waltz_ray.errors import AppendFailed, AppendTimeout, InvalidInput
+from waltz_ray.errors import AppendFailed, AppendTimeout, InvalidInput, WaltzError
 
 __all__ = ["TimeLimit", "checked_timeout", "checked_wait", "expire_append", "unknown_error"]
 
@@ -29,7 +29,7 @@ def checked_timeout(timeout: float) -> float:
     """``timeout`` in seconds, if it is one; at most what a thread can wait, which is some three hundred years."""
     if isinstance(timeout, bool) or not isinstance(timeout, Real) or not timeout >= 0:  # nor is it NaN
         raise InvalidInput(f"timeout must be a number of seconds, at least 0, not {timeout!r:.60}")
-    return min(timeout, threading.TIMEOUT_MAX)
+    return float(min(timeout, threading.TIMEOUT_MAX))  # of any kind of number: what waits takes this kind
 
 
 def checked_wait(timeout: float | None) -> float | None:
@@ -37,14 +37,19 @@ def checked_wait(timeout: float | None) -> float | None:
     return None if timeout is None else checked_timeout(timeout)
 
 
-def expire_append(outbox: Outbox, append: AppendCall, timeout: float) -> AppendFailed | None:
-    """On the loop: its time is over. An error if nothing of it had been sent; else its fate is still to come."""
+def expire_append(outbox: Outbox, append: AppendCall, timeout: float) -> WaltzError | None:
+    """On the loop: its time is over. An error if nothing of it is under way; else its fate is still to come.
+
+    Of many records some may be in the log: PartlyAppended, and the others are not.
+    """
     append.retry = False
     if not outbox.withdraw(append):
         return None
-    return AppendFailed(
-        f"partition {outbox.partition_id}: the append was not sent within {timeout:g} s and is not in the log; "
-        f"append it again{outbox.why}"
+    return append.error_of(
+        AppendFailed(
+            f"partition {outbox.partition_id}: the append was not sent within {timeout:g} s and is not in the log; "
+            f"append it again{outbox.why}"
+        )
     )
 
 

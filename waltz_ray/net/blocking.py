@@ -137,6 +137,7 @@ class BlockingStream:
         self.send_timeout_s: float | None = None
         """Through TLS: how long a piece of what is sent may take, whatever the time-out of receiving is. Without it the
         kernel keeps such a time (SO_SNDTIMEO)."""
+        self._limit_s: float | None = None
         self._socket = connection
         self._tls = connection if isinstance(connection, ssl.SSLSocket) else None
         self._magic = magic
@@ -221,17 +222,24 @@ class BlockingStream:
         return payloads[0]
 
     def settimeout(self, timeout_s: float) -> None:
-        """Limit each of the following sends and receives to that many seconds."""
-        self._socket.settimeout(max(0.001, timeout_s))
+        """Limit each of the following sends, and each wait for a payload, to that many seconds."""
+        self._limit_s = max(0.001, timeout_s)
+        self._socket.settimeout(self._limit_s)
 
     def turn(self, most_bytes: int) -> list[memoryview]:
         """Payloads that have come, about ``most_bytes`` of them; waits for at least one. [] if the peer has closed.
 
-        They are views of the receive buffer: the next call makes them invalid.
+        They are views of the receive buffer: the next call makes them invalid. TimeoutError: see ``settimeout``.
         """
-        while not (payloads := self._frames(self._magic, self.version, most_bytes)):
-            if not self._receive():
-                break
+        payloads = self._frames(self._magic, self.version, most_bytes)
+        if payloads:
+            return payloads
+        end_s = None if self._limit_s is None else time.monotonic() + self._limit_s
+        while self._receive() and not (payloads := self._frames(self._magic, self.version, most_bytes)):
+            if end_s is not None:  # pieces and keep-alives do not prolong it
+                self._socket.settimeout(max(0.001, end_s - time.monotonic()))
+        if end_s is not None:
+            self._socket.settimeout(self._limit_s)
         return payloads
 
     def receive(self) -> bytes:
@@ -290,7 +298,7 @@ class BlockingStream:
             if self._tls is not None and 0 < count < len(room):
                 count += _waiting(self._tls, room[count:])
         except TimeoutError as error:
-            raise TimeoutError(f"{self.peer}: timed out, it says nothing") from error
+            raise TimeoutError(f"{self.peer}: timed out, it says nothing, or nothing whole") from error
         except OSError as error:
             raise self._named(error) from error
         if count:

@@ -76,9 +76,13 @@ class Outlet:
 
     def abort(self) -> None:
         """Close at once, dropping what is unsent."""
+        self.lost()
+        self._transport.abort()
+
+    def lost(self) -> None:
+        """The connection is gone: nothing is written any more."""
         self._closing = True
         self.held, self._held_bytes = [], 0
-        self._transport.abort()
 
     def close(self) -> None:
         """Close after what is unsent has been sent."""

@@ -26,8 +26,9 @@ class SharedByLoop(dict[tuple[asyncio.AbstractEventLoop, Hashable], list[Held[T]
 
     def take(self, key: Hashable, make: Callable[[], T], most: int) -> T:
         """One that has fewer than ``most`` users on the loop that runs, or a new one; to be left once."""
-        for closed in [place for place in self if place[0].is_closed()]:
-            del self[closed]  # of users that never left
+        for place in list(self):  # at once: loops of other threads come and go meanwhile
+            if place[0].is_closed():
+                self.pop(place, None)  # of users that never left
         those = self.setdefault((asyncio.get_running_loop(), key), [])
         held = next((one for one in those if one.users < most), None)
         if held is None:

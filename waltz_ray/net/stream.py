@@ -302,6 +302,8 @@ class Stream(Opening, Generic[F]):
             timer.cancel()
         self._timers.clear()
         self._frames.clear()
+        if self._outlet is not None:
+            self._outlet.lost()
         if self._limit is not None:
             self._limit.left(self.address)
         self.on_closed(self._cause or self._named(exc))

@@ -7,6 +7,7 @@ from types import TracebackType
 
 from waltz_ray.client.codecs import Codec
 from waltz_ray.client.credentials import Presented
+from waltz_ray.client.opening import opened
 from waltz_ray.errors import InvalidInput
 from waltz_ray.kv.client.connections import connections_of
 from waltz_ray.kv.client.engine import KvEngine
@@ -53,7 +54,7 @@ class AsyncKvClient(AsyncKvMap):
         await asyncio.shield(self._starting)
 
     async def _start(self) -> None:
-        directory = await asyncio.to_thread(self._place.directory)
+        directory = await opened(self._place.directory, lambda found: found.close())
         try:
             shown = self._credentials
             if shown is None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
+from waltz_ray.client.opening import opened
 from waltz_ray.errors import InvalidInput
 from waltz_ray.net.tls import client_context
 from waltz_ray.protocol.ids import Endpoint
@@ -40,7 +41,7 @@ class AsyncTopicClient:
         """Find the actors, on the loop that runs now. Idempotent. Raises what finding the cluster raises."""
         async with self._starting:
             if self._running is None:
-                directory = await asyncio.to_thread(self._place.directory)
+                directory = await opened(self._place.directory, lambda found: found.close())
                 try:
                     self._running = _Running(self._place, directory, self.config)
                     await self._running.watch()
