@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 from types import SimpleNamespace
@@ -348,6 +348,13 @@ class GatedDisk:
 
     def fsync(self, handle: int) -> None:
         self._threads.sync(lambda: self._through(self._disk.fsync, handle))
+
+    def begin_writing(self, handle: int, size: int, offset: int) -> None:
+        self._through(self._disk.begin_writing, handle, size, offset)
+
+    def at_once(self, calls: Sequence[Callable[[], None]]) -> None:
+        for call in calls:
+            call()
 
     def fsync_directory(self, path: str) -> None:
         self._threads.sync(lambda: self._through(self._disk.fsync_directory, path))

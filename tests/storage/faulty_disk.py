@@ -24,6 +24,7 @@ import errno
 import os
 import random
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from waltz_ray.storage.disk import Mode, Writable
@@ -274,6 +275,13 @@ class FaultyDisk:
 
     def fsync(self, handle: int) -> None:
         self._sync("fsync", handle)
+
+    def begin_writing(self, handle: int, size: int, offset: int) -> None:
+        """What is pending may reach this disk at any time anyway."""
+
+    def at_once(self, calls: Sequence[Callable[[], None]]) -> None:
+        for call in calls:
+            call()
 
     def _sync_fails(self) -> bool:
         if self.sync_failures_begin_after is not None:

@@ -10,13 +10,16 @@ they mean is decided here: by ``DurableDisk``, which also remembers a failed flu
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, Protocol
 
 from waltz_ray.errors import DiskFull, OutOfResources, StorageError, SyncFailed
@@ -30,6 +33,23 @@ NO_HANDLES = (errno.EMFILE, errno.ENFILE)
 NO_RESOURCES = (*NO_HANDLES, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 
 _ZEROS = bytes(32 * 1024)
+_SYNC_FILE_RANGE_WRITE = 2
+_NOT_HERE = (errno.EINVAL, errno.ENOSYS, errno.ESPIPE)  # a file system, or what is no file, that has no such advice
+_AT_ONCE = 4  # 64 files of 100 KB: 42 ms one after the other, 24 when all have begun, 11 by four threads, 10 by 16
+_waiting = ThreadPoolExecutor(_AT_ONCE, "waltz-disk")
+
+
+def _found_sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """The system call, which Python does not have; None where there is none (it is Linux's own)."""
+    try:
+        found = ctypes.CDLL(None, use_errno=True).sync_file_range
+    except (OSError, AttributeError):
+        return None
+    found.argtypes, found.restype = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint), ctypes.c_int
+    return found
+
+
+_sync_file_range = _found_sync_file_range()
 
 
 @contextlib.contextmanager
@@ -80,6 +100,16 @@ class Disk(Protocol):
 
     def fsync(self, handle: int) -> None: ...
 
+    def begin_writing(self, handle: int, size: int, offset: int) -> None:
+        """These bytes are on their way to the disk, so that an fdatasync soon after has less to wait for. It proves
+        nothing; an OSError is one of a flush."""
+
+    def at_once(self, calls: Sequence[Callable[[], None]]) -> None:
+        """Make these calls, which wait for the disk, in any order and perhaps at the same time.
+
+        All have ended when this returns, or raises what one of them has raised.
+        """
+
     def fsync_directory(self, path: str) -> None:
         """The directory's entries survive a crash when this returns."""
 
@@ -112,7 +142,7 @@ class Disk(Protocol):
 
 
 class OsDisk:
-    """The real one. No state, so every thread may use it."""
+    """The real one. No state, so every thread may use it; threads for ``at_once`` are shared by the process."""
 
     def open(self, path: str, mode: Mode) -> int:
         flags = {"read": os.O_RDONLY, "write": os.O_RDWR, "create": os.O_RDWR | os.O_CREAT | os.O_TRUNC}[mode]
@@ -149,6 +179,22 @@ class OsDisk:
 
     def fsync(self, handle: int) -> None:
         os.fsync(handle)
+
+    def begin_writing(self, handle: int, size: int, offset: int) -> None:
+        if _sync_file_range is not None and _sync_file_range(handle, offset, size, _SYNC_FILE_RANGE_WRITE):
+            error = ctypes.get_errno()
+            if error not in _NOT_HERE:
+                raise OSError(error, os.strerror(error))
+
+    def at_once(self, calls: Sequence[Callable[[], None]]) -> None:
+        others = [_waiting.submit(call) for call in calls[1:]]
+        try:
+            for call in calls[:1]:  # this thread waits, too
+                call()
+        finally:
+            concurrent.futures.wait(others)
+        for other in others:
+            other.result()
 
     def fsync_directory(self, path: str) -> None:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -310,6 +356,14 @@ class DurableDisk:
         except OSError as error:
             raise self._fail("fdatasync", path, error) from error
         self.check()  # one that failed meanwhile in another thread may have dropped pages of this file, too
+
+    def begin_writing(self, handle: int, path: str, size: int, offset: int) -> None:
+        """See ``Disk.begin_writing``. SyncFailed."""
+        self.check()
+        try:
+            self.disk.begin_writing(handle, size, offset)
+        except OSError as error:
+            raise self._fail("write", path, error) from error
 
     def fsync(self, handle: int, path: str) -> None:
         self.check()

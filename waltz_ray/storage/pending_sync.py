@@ -25,6 +25,10 @@ class PendingSync:
     def size_bytes(self) -> int:
         return self._end - self._start
 
+    def begin(self) -> None:
+        """Have the records written, for a ``flush`` soon after."""
+        self._disk.begin_writing(self.segment.handle, self.segment.path, self.size_bytes, self._start)
+
     def flush(self) -> None:
         """Sync the segment."""
         self._disk.fdatasync(self.segment.handle, self.segment.path)

@@ -205,7 +205,8 @@ class ReplicaStore:
     def sync(self, partition_ids: Iterable[int]) -> None:
         """Everything appended so far to these partitions is durable when this returns.
 
-        Small pieces of several partitions go through the journal, with one sync for all of them.
+        Small pieces of several partitions go through the journal, with one sync for all of them. Others are synced
+        each in its own file, all at once: a crash meanwhile leaves those of any of them, and nobody has heard of any.
         """
         logs = [self.partition(partition_id) for partition_id in sorted(set(partition_ids))]
         if len(logs) == 1 < self._config.journal_partitions:
@@ -227,8 +228,10 @@ class ReplicaStore:
         size_bytes = sum(one.size_bytes for one in pending)
         together = bool(pending) and self._journal.takes(size_bytes, len(pending))
         if not (together and self._journal.write([one.entry() for one in pending])):
-            for one in pending:
-                one.flush()
+            if len(pending) > 1:
+                for one in pending:
+                    one.begin()
+            self.disk.disk.at_once([one.flush for one in pending])
 
     def now_ms(self) -> int:
         """The wall clock of this replica's node."""
