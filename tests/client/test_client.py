@@ -28,6 +28,7 @@ from waltz_ray.errors import (
     PartitionNotReady,
 )
 from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.records import MOST_LOCKS
 
 
 def test_append_many_beyond_the_limit_passes_in_parts(server: FakeServer, make_client: MakeClient) -> None:
@@ -314,6 +315,15 @@ def test_who_is_interrupted_while_he_waits_for_room_has_appended_nothing(
         assert first.result(PATIENCE_S).tolist() == [0, 1]
     client.append(0, b"after").result(PATIENCE_S)
     assert server.logs[0].data() == [*([] if taken else [b"first", b"and second"]), b"after"]
+
+
+def test_an_append_takes_so_many_locks_at_the_most(make_client: MakeClient) -> None:
+    """More are refused before anything is sent, as a server would."""
+    client = make_client()
+    locks = [("row", n) for n in range(MOST_LOCKS)]
+    assert client.append(0, b"x", write_locks=locks[:1], read_locks=locks[1:], client_mark=-1).result(PATIENCE_S) == 0
+    with pytest.raises(InvalidInput, match="takes 4096 locks at the most, not 4097"):
+        client.append(0, b"x", write_locks=locks[:1], read_locks=locks, client_mark=-1)
 
 
 @pytest.mark.parametrize("timeout", [np.float32(20), np.int64(20), Fraction(20), 10**400, math.inf])

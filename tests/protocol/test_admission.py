@@ -141,6 +141,35 @@ def test_a_batch_of_too_many_records_is_decided_in_parts_as_if_it_were_one(sent:
     assert outcome(parts) == whole
 
 
+@given(st.lists(SENT, min_size=1, max_size=20), st.integers(1, 5))
+@settings(max_examples=60)
+def test_a_batch_of_too_many_locks_is_decided_in_parts_as_if_it_were_one(sent: list[Sent], most: int) -> None:
+    batch = append_batch(1, 2, 100, sent)
+    whole = outcome([admit([Arrival(11, batch)], 0, 10, LockTable(1000, 2, 9))])
+    table, next_id, parts = LockTable(1000, 2, 9), 10, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(admission, "MAX_BATCH_LOCKS", most)
+        for run in pieces(arrivals(11, batch)):
+            assert sum(a.batch.lock_count for a in run) <= most or sum(len(a.batch) for a in run) == 1
+            parts.append(admit(run, 0, next_id, table))
+            next_id += 0 if parts[-1].records is None else len(parts[-1].records)
+    assert outcome(parts) == whole
+
+
+def test_few_records_with_many_locks_are_decided_as_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one they would take five times as long."""
+    monkeypatch.setattr(admission, "_admit_few", None)
+    locks = tuple(range(300))
+    turn = [
+        Arrival(1, append_batch(1, 2, 0, [Sent(9, locks)])),
+        Arrival(2, append_batch(2, 2, 0, [Sent(9, (), locks)])),
+    ]
+    admitted = admit(turn, 0, 10, LockTable(100_000, 2, 9))
+    assert admitted.records is not None
+    assert len(admitted.records) == 1
+    assert outcome([admitted])[1] == [(2, 0, 10)]
+
+
 def test_a_piece_has_a_limited_number_of_records_however_short_they_are() -> None:
     count = 3 * MAX_BATCH_RECORDS + 5
     zeros = np.zeros(count, dtype=np.int32)

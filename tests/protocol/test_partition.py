@@ -59,7 +59,7 @@ from waltz_ray.protocol.partition.feed import feed_frame_bytes
 from waltz_ray.protocol.partition.machine import Partition
 from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.pool import Pool
-from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.records import MOST_LOCKS, RecordBatch
 from waltz_ray.protocol.roster import ReplicaEntry, Roster
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
@@ -924,6 +924,46 @@ def test_a_replaced_server_calls_nobody_ready_or_ahead() -> None:
     assert bench.told(Mounted) == [], "held for the next session"
     bench.step(Unassigned("another server has it"))
     assert [m.state for m in bench.told(Mounted)] == [MountState.NOT_READY]
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_a_batch_of_nothing_is_nothing(in_order: bool) -> None:
+    """Also where what was sent before it has been refused: that one looks at the first sequence number."""
+    bench = Bench(ServerConfig(lock_table_size=1000, join_grace_ms=0, append_queue_bytes=10_000)).open()
+    bench.mount(in_order=in_order)
+    bench.deaf = {0, 1, 2}
+    nothing = append_batch(1, G, 0, [])
+    for number in range(40):
+        bench.append(10 * number, *[free()] * 10)
+    assert RejectionCode.QUEUE_FULL in {r.code for r in bench.told(Rejected)}
+    used_bytes, told = bench.partition.in_flight_bytes, len(bench.told(Rejected))
+    for _ in range(3):
+        bench.step(AppendReceived(1, nothing))
+        bench.step(TurnEnded())
+    assert (bench.partition.in_flight_bytes, len(bench.told(Rejected))) == (used_bytes, told)
+
+
+def test_a_transaction_takes_so_many_locks_at_the_most() -> None:
+    bench = Bench(ServerConfig(lock_table_size=1_000_000, join_grace_ms=0)).open()
+    bench.mount()
+    most = Sent(0, tuple(range(2000)), tuple(range(2000, 4000)), tuple(range(4000, 4000 + MOST_LOCKS - 4000)))
+    bench.append(1, most)
+    assert not bench.told(Rejected)
+    bench.append(2, free(), Sent(0, most.write, most.read, (*most.append, -1)))
+    [rejected] = bench.told(Rejected)
+    assert (rejected.code, rejected.sequence_numbers.tolist()) == (RejectionCode.TOO_LARGE, [2, 3])
+    assert rejected.message == "a transaction takes 4096 locks at the most"
+    bench.append(4, *[Sent(0, tuple(range(1000)))] * 9)
+    assert len(bench.told(Rejected)) == 1, "as many of several transactions are none too many"
+
+
+def test_locks_fill_the_queue() -> None:
+    bench = Bench(ServerConfig(lock_table_size=1000, join_grace_ms=0, append_queue_bytes=100_000)).open()
+    bench.mount()
+    bench.deaf = {0, 1, 2}
+    for number in range(30):
+        bench.append(number, Sent(0, tuple(range(2000))))
+    assert RejectionCode.QUEUE_FULL in {r.code for r in bench.told(Rejected)}
 
 
 def test_a_batch_that_no_frame_to_a_replica_could_hold_is_refused() -> None:

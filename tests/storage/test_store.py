@@ -6,11 +6,12 @@ import threading
 import uuid
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.storage.faulty_disk import FaultyDisk
+from tests.storage.faulty_disk import FaultyDisk, Survival
 from tests.storage.helpers import (
     DIRECTORY,
     KEY,
@@ -367,6 +368,23 @@ def test_a_full_disk_leaves_nothing_of_the_batch() -> None:
             assert contents(store.partition(0))[10:] == [data_of(i, 2) for i in range(10, 40)]
             store.close()
             assert_verifies(disk, 39)
+
+
+@pytest.mark.parametrize("config", [replace(SMALL, segment_size_bytes=1 << 20), SMALL_AHEAD])
+def test_what_was_refused_for_want_of_room_does_not_come_back(config: StorageConfig) -> None:
+    """Part of it may be on the disk; this replica has voted without it, and others may have committed something else."""
+    for seed in range(40):
+        disk = FaultyDisk(seed)
+        log = new_log(disk, config)
+        append(log, 5)
+        log.sync()
+        disk.capacity_bytes = sum(len(disk.content(path)) for path in disk.files()) + 150
+        with pytest.raises(DiskFull):
+            append(log, 40, tag=1)
+        disk.capacity_bytes = None
+        log.open_session(2)
+        disk.crash(Survival(0.5))
+        assert reopen(disk, config).partition(0).last_id == 4
 
 
 def test_a_failed_sync_stops_the_store_for_good() -> None:

@@ -16,7 +16,7 @@ from waltz_ray.client.futures import Fate, LightFuture
 from waltz_ray.errors import AccessRefused, AppendFailed, InvalidInput, LockConflict, PartlyAppended, WaltzError
 from waltz_ray.protocol.client_monitor import Piece
 from waltz_ray.protocol.ids import NO_TRANSACTION
-from waltz_ray.protocol.records import AppendBatch, Int32s, Int64s, LockColumns, UInt32s, offsets_of
+from waltz_ray.protocol.records import MOST_LOCKS, AppendBatch, Int32s, Int64s, LockColumns, UInt32s, offsets_of
 from waltz_ray.wire.append_writer import append_head
 from waltz_ray.wire.codec import BATCH_VERSION, encode_client
 from waltz_ray.wire.primitives import BytesLike
@@ -282,6 +282,8 @@ def longest_record_bytes(max_frame_bytes: int, locks: int = 0) -> int:
 
 def check_size(partition_id: int, size: int, locks: int, max_frame_bytes: int) -> None:
     """InvalidInput for a record that no server would take: it is not sent."""
+    if locks > MOST_LOCKS:
+        raise InvalidInput(f"partition {partition_id}: an append takes {MOST_LOCKS} locks at the most, not {locks}")
     longest = longest_record_bytes(max_frame_bytes, locks)
     if size > longest:
         raise InvalidInput(

@@ -32,6 +32,7 @@ from waltz_ray.protocol.value import value
 
 __all__ = [
     "FEW_RECORDS",
+    "MOST_LOCKS",
     "RECORD_HEADER_BYTES",
     "RECORD_OVERHEAD_BYTES",
     "AppendBatch",
@@ -69,6 +70,9 @@ HEADER_DTYPE = np.dtype(
 RECORD_HEADER_BYTES = HEADER_DTYPE.itemsize  # 36
 _ONE_HEAD = struct.Struct(">q6iI")
 RECORD_OVERHEAD_BYTES = RECORD_HEADER_BYTES + 4
+
+MOST_LOCKS = 4096
+"""Of one transaction, of all kinds together: the server's loop must not stand still for it."""
 
 FEW_RECORDS = 12
 """Up to so many records are sooner handled one by one than as columns."""
@@ -148,7 +152,24 @@ class AppendBatch:
 
     @property
     def has_locks(self) -> bool:
-        return bool(len(self.write_locks.hashes) or len(self.read_locks.hashes) or len(self.append_locks.hashes))
+        return bool(self.lock_count)
+
+    @property
+    def lock_count(self) -> int:
+        """Of all kinds and transactions together."""
+        write, read, append = self.write_locks, self.read_locks, self.append_locks
+        if write is read and read is append:  # nearly always: the one that stands for none
+            return 3 * len(write.hashes)
+        return len(write.hashes) + len(read.hashes) + len(append.hashes)
+
+    @property
+    def lock_ends(self) -> Int64s:
+        """How many locks the first 0, 1, ... n transactions have together."""
+        ends = np.zeros(len(self) + 1, dtype=np.int64)
+        for columns in (self.write_locks, self.read_locks, self.append_locks):
+            if len(columns.hashes):
+                ends += columns.offsets
+        return ends
 
     def req_id(self, index: int) -> ReqId:
         return ReqId(self.client_id, self.generation, self.partition_id, int(self.sequence_numbers[index]))

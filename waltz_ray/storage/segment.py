@@ -258,10 +258,15 @@ class ActiveSegment:
         return self.count, self.end
 
     def undo(self, before: tuple[int, int]) -> None:
-        """Back to an earlier ``mark``, after a write that did not fit; the lock was held meanwhile. Needs no space."""
+        """Back to an earlier ``mark``, after a write that did not fit; the lock was held meanwhile. Needs no space.
+
+        Durably: whole records of the write may have reached the disk. If a crash brought them back after this replica
+        had voted without them, they would stand where others have committed something else.
+        """
         self.count, self.end = before
         self._tail = [(0, self._joined_tail()[: self.count - self.flushed_count])]
         self.cut_to_end()
+        self.disk.fdatasync(self.handle, self.path)
 
     def cut_index(self) -> None:
         """Drop index entries of a write that did not finish."""

@@ -2,13 +2,14 @@
 
 All batches that arrived in one turn of the server's loop are admitted together, in arrival order, in pieces of at
 most about ``MAX_BATCH_BYTES``: small enough that client, server and replicas work on different pieces at one time. Nor
-has a piece more than ``MAX_BATCH_RECORDS``, however short they are: the loop must not stand still for it.
+has a piece more than ``MAX_BATCH_RECORDS``, however short they are, or more than ``MAX_BATCH_LOCKS``: the loop must not
+stand still for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, compress
+from itertools import chain, compress, pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -45,6 +46,8 @@ __all__ = [
 
 MAX_BATCH_BYTES = 1024 * 1024
 MAX_BATCH_RECORDS = 4096  # what a client sends in one batch by default
+MAX_BATCH_LOCKS = 4 * MAX_BATCH_RECORDS
+_FEW_LOCKS = 256  # with more, columns are faster for a single record, too
 
 Hashes = Sequence[int]
 Integer = TypeVar("Integer", bound=np.integer[Any])
@@ -69,16 +72,23 @@ class Admitted:
 
 
 def arrivals(connection_id: int, batch: AppendBatch) -> list[Arrival]:
-    """``batch``, cut where it has too many records for one piece. Each part has its own fate."""
-    if len(batch) <= MAX_BATCH_RECORDS:
+    """``batch``, cut where it has too many records or locks for one piece. Each part has its own fate."""
+    if len(batch) <= MAX_BATCH_RECORDS and batch.lock_count <= MAX_BATCH_LOCKS:
         return [Arrival(connection_id, batch)]
-    starts = range(0, len(batch), MAX_BATCH_RECORDS)
     offsets = offsets_of(batch.lengths)
-    return [Arrival(connection_id, _part(batch, start, start + MAX_BATCH_RECORDS, offsets)) for start in starts]
+    return [Arrival(connection_id, _part(batch, start, end, offsets)) for start, end in pairwise(_bounds(batch))]
+
+
+def _bounds(batch: AppendBatch) -> list[int]:
+    """Where its parts begin, and its end; one record is never split."""
+    bounds, locks = [0], batch.lock_ends
+    while (start := bounds[-1]) < len(batch):
+        fitting = int(np.searchsorted(locks, locks[start] + MAX_BATCH_LOCKS, side="right")) - 1
+        bounds.append(max(start + 1, min(start + MAX_BATCH_RECORDS, fitting, len(batch))))
+    return bounds
 
 
 def _part(batch: AppendBatch, start: int, end: int, offsets: Int64s) -> AppendBatch:
-    end = min(end, len(batch))
     return AppendBatch(
         batch.client_id,
         batch.generation,
@@ -101,15 +111,17 @@ def _part_of_locks(locks: LockColumns, start: int, end: int) -> LockColumns:
 
 
 def pieces(arrivals: list[Arrival]) -> Iterator[list[Arrival]]:
-    """Runs of arrivals of about MAX_BATCH_BYTES and MAX_BATCH_RECORDS (one arrival is never split)."""
+    """Runs of arrivals of about MAX_BATCH_BYTES, MAX_BATCH_RECORDS and MAX_BATCH_LOCKS (none of them is split)."""
     run: list[Arrival] = []
-    size = count = 0
+    size = count = locks = 0
     for arrival in arrivals:
-        size += len(arrival.batch.body)
-        count += len(arrival.batch.lengths)
-        if run and (size > MAX_BATCH_BYTES or count > MAX_BATCH_RECORDS):
+        batch = arrival.batch
+        size += len(batch.body)
+        count += len(batch.lengths)
+        locks += batch.lock_count
+        if run and (size > MAX_BATCH_BYTES or count > MAX_BATCH_RECORDS or locks > MAX_BATCH_LOCKS):
             yield run
-            run, size, count = [], len(arrival.batch.body), len(arrival.batch.lengths)
+            run, size, count, locks = [], len(batch.body), len(batch.lengths), batch.lock_count
         run.append(arrival)
     if run:
         yield run
@@ -117,7 +129,8 @@ def pieces(arrivals: list[Arrival]) -> Iterator[list[Arrival]]:
 
 def admit(arrivals: list[Arrival], partition_id: int, first_id: int, locks: LockTable) -> Admitted:
     """Decide every transaction of ``arrivals``; those that pass get IDs from ``first_id`` on."""
-    if sum(len(arrival.batch.lengths) for arrival in arrivals) <= FEW_RECORDS:
+    few = sum(len(arrival.batch.lengths) for arrival in arrivals) <= FEW_RECORDS
+    if few and sum(arrival.batch.lock_count for arrival in arrivals) <= _FEW_LOCKS:
         return _admit_few(arrivals, partition_id, first_id, OneByOne(locks))
     return admit_columns(arrivals, partition_id, first_id, locks)
 

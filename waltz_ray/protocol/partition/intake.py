@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+import numpy as np
+
 from waltz_ray.protocol.messages.client import LockFailureBatch, Rejected, RejectionCode
 from waltz_ray.protocol.partition.admission import MAX_BATCH_BYTES, Admitted, Arrival, admit, arrivals, pieces
 from waltz_ray.protocol.partition.events import NO_SUCH_SESSION, Effect, SendMessage
@@ -15,7 +17,7 @@ from waltz_ray.protocol.partition.feed import Subscriber
 from waltz_ray.protocol.partition.held_failures import HeldFailures, LockFailures
 from waltz_ray.protocol.partition.state import Log, PartitionState
 from waltz_ray.protocol.pool import Pool
-from waltz_ray.protocol.records import AppendBatch, RecordBatch
+from waltz_ray.protocol.records import MOST_LOCKS, AppendBatch, RecordBatch
 from waltz_ray.protocol.session_types import StartTimer
 
 __all__ = ["LINES_TIMER", "Intake", "is_unaware"]
@@ -25,6 +27,7 @@ LINES_TIMER = "lines"
 _RECORD_COST_BYTES = 64
 """More than a record adds to its data in any frame."""
 
+_LOCK_COST_BYTES = 4
 _BATCHES_IN_FLIGHT = 2
 _LINES_PAUSE_MS = 5  # some round trips: who was told of a lock failure has tried again by then, if it will
 
@@ -36,8 +39,13 @@ def is_unaware(refused_end: int, batch: AppendBatch) -> bool:
 
 
 def _queued_bytes(batch: AppendBatch) -> int:
-    """What a batch that waits counts for in the queue: records without data are not free."""
-    return len(batch.body) + _RECORD_COST_BYTES * len(batch)
+    """What a batch that waits counts for in the queue: records without data are not free, nor are locks."""
+    return len(batch.body) + _RECORD_COST_BYTES * len(batch) + _LOCK_COST_BYTES * batch.lock_count
+
+
+def _asks_too_much(batch: AppendBatch) -> bool:
+    """Whether one of its transactions has more locks than any may have."""
+    return batch.lock_count > MOST_LOCKS and int(np.diff(batch.lock_ends).max()) > MOST_LOCKS
 
 
 class Intake:
@@ -62,6 +70,8 @@ class Intake:
 
     def append(self, connection_id: int, batch: AppendBatch, newest: Subscriber | None) -> list[Effect]:
         """A client proposes these; ``newest`` is what it has mounted last."""
+        if not len(batch):
+            return []  # nothing is proposed, so nobody waits for a fate
         state, size_bytes = self._state, _queued_bytes(batch)
         if batch.generation != state.generation:
             code, why = RejectionCode.WRONG_GENERATION, f"the partition's generation is {state.generation}"
@@ -71,6 +81,8 @@ class Intake:
             code, why = RejectionCode.SUPERSEDED, "a newer connection of this client has mounted the partition"
         elif size_bytes > state.config.max_frame_bytes // 2:
             code, why = RejectionCode.TOO_LARGE, "its records would not fit the frames to replicas and subscribers"
+        elif _asks_too_much(batch):
+            code, why = RejectionCode.TOO_LARGE, f"a transaction takes {MOST_LOCKS} locks at the most"
         elif newest.refused_end is not None and is_unaware(newest.refused_end, batch):
             code, why = RejectionCode.QUEUE_FULL, "what was sent before it was refused, and goes first"
             newest.refused_end = batch.end_number
