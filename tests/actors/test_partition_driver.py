@@ -13,7 +13,7 @@ import pytest
 from waltz_ray.actors import partition_driver
 from waltz_ray.actors.partition_driver import Host, PartitionDriver
 from waltz_ray.config import ServerConfig
-from waltz_ray.errors import VersionConflict, ZooKeeperUnreachable
+from waltz_ray.errors import NodeDamaged, VersionConflict, ZooKeeperRefused, ZooKeeperUnreachable
 from waltz_ray.protocol.partition.events import Assigned, Event
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.roster import Roster
@@ -90,6 +90,45 @@ def test_a_write_that_did_not_happen_is_made(monkeypatch: pytest.MonkeyPatch) ->
     store = Store(lambda mine: None)
     assert _first_answer(store, monkeypatch) == RosterWritten(1, 1)
     assert store.writes == 2
+
+
+@dataclass
+class Unusable(Store):
+    """A roster that somebody has overwritten, until a person puts it right; ``while_it_lasts`` is called before."""
+
+    left: int = 2
+    while_it_lasts: Callable[[], None] = lambda: None
+
+    def roster(self, partition_id: int) -> tuple[Roster, int]:
+        if self.left:
+            self.left -= 1
+            self.while_it_lasts()
+            raise NodeDamaged("/store/partitions/0 is not a roster of version 1")
+        return super().roster(partition_id)
+
+    def set_roster(self, partition_id: int, roster: Roster, version: int) -> int:
+        if self.writes == 0:
+            self.writes = 1  # the next one is not the first
+            raise ZooKeeperRefused("not this process's node")
+        return super().set_roster(partition_id, roster, version)
+
+
+def test_a_roster_that_cannot_be_used_is_no_reason_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next server would end for it, too, with all its partitions; its status says what a person has to do."""
+    monkeypatch.setattr(partition_driver, "_UNUSABLE_RETRY_S", 0)
+    store, told = Unusable(lambda mine: None), list[str]()
+    store.while_it_lasts = lambda: told.append(drivers[-1].hindrance())
+    drivers: list[PartitionDriver] = []
+    begin = PartitionDriver.__init__
+
+    def noted(self: PartitionDriver, partition_id: int, host: Host) -> None:
+        begin(self, partition_id, host)
+        drivers.append(self)
+
+    monkeypatch.setattr(PartitionDriver, "__init__", noted)
+    assert _first_answer(store, monkeypatch) == RosterWritten(1, 1)
+    assert "its roster in ZooKeeper cannot be used: /store/partitions/0 is not a roster" in told[-1]
+    assert "ZooKeeper" not in drivers[-1].hindrance()
 
 
 def test_a_twins_record_with_the_same_session_is_not_taken_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:

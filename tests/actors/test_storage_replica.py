@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -39,6 +40,7 @@ from waltz_ray.protocol.records import RecordBatch, build_records
 from waltz_ray.protocol.roster import ReplicaEntry, Roster
 from waltz_ray.runtime.status import ActorState
 from waltz_ray.storage.disk import OsDisk
+from waltz_ray.storage.replica_service import ReplicaService
 
 CONFIG = StorageConfig(preallocate_bytes=0)
 
@@ -200,6 +202,26 @@ def test_a_refused_replica_lives_and_says_why_until_it_is_replaced(rig: Rig) -> 
         until(lambda: again.health() is ActorState.SERVING, "the replaced replica serves")
     finally:
         again.shutdown()
+
+
+def test_a_replica_goes_on_following_after_an_error_that_no_rule_foresees(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would serve, trim nothing any more, and say that all is well."""
+    host = rig.host()
+    try:
+        until(lambda: host.health() is ActorState.SERVING, "the replica serves")
+        with monkeypatch.context() as patch:
+            patch.setattr(ReplicaService, "retain", _io_error)
+            until(lambda: "Input/output error" in host.status().problem, "the error is told")
+            assert host.health() is ActorState.SERVING
+        until(lambda: not host.status().problem, "it follows again")
+    finally:
+        host.shutdown()
+
+
+def _io_error(*arguments: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def test_the_status_is_told_also_when_the_directory_was_taken_away(rig: Rig) -> None:

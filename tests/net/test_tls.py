@@ -246,6 +246,11 @@ def test_files_that_have_changed_are_read_again(
     second = tls()
     assert second is not first
     assert tls() is second
+    for content in ("abc", "MII\xe9"):  # no base64, not even ASCII
+        path.write_text(f"-----BEGIN CERTIFICATE-----\n{content}\n-----END CERTIFICATE-----\n", encoding="latin-1")
+        assert tls() is second
+        with pytest.raises(OSError, match="where a certificate should be"):
+            ServerTls(str(path), str(key))
     path.unlink()
     assert tls() is second
     with pytest.raises(OSError):

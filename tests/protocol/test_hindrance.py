@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from waltz_ray.config import ServerConfig
 from waltz_ray.protocol.partition.events import NO_SUCH_SESSION, Assigned, RosterRead, Unassigned
+from waltz_ray.protocol.partition.hindrance import ZOOKEEPER_IS_SILENT
 from waltz_ray.protocol.partition.machine import Partition
 from waltz_ray.protocol.roster import ReplicaEntry, Roster
 from waltz_ray.protocol.session_types import (
@@ -37,7 +38,7 @@ def test_nothing_hinders_a_session_with_a_quorum() -> None:
     assert partition.hindrance() == ""
     partition.step(ReplicaLost(2, 1, FULL))
     assert partition.hindrance() == "", "two of three are enough"
-    assert partition.hindrance(zookeeper_answers=False) == "", "it is not waited for while the session commits"
+    assert partition.hindrance(ZOOKEEPER_IS_SILENT) == "", "it is not waited for while the session commits"
 
 
 def test_too_few_replicas_are_named_each_with_its_reason() -> None:
@@ -50,7 +51,7 @@ def test_too_few_replicas_are_named_each_with_its_reason() -> None:
 def test_zookeeper_is_named_while_a_session_is_waited_for() -> None:
     partition = Partition(0, ServerConfig())
     partition.step(Assigned(1))
-    assert partition.hindrance(zookeeper_answers=False).startswith("ZooKeeper, which gives the next session, does not")
+    assert partition.hindrance(ZOOKEEPER_IS_SILENT).startswith("ZooKeeper, which gives the next session, does not")
 
 
 def test_the_life_of_an_opening() -> None:

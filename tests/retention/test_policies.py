@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from tests.client.clock import Clock
-from waltz_ray.actors.retention import Retention
+from waltz_ray.actors.retention import Retention, RetentionHost
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.hold_store import HoldStore
-from waltz_ray.errors import InvalidInput
+from waltz_ray.errors import InvalidInput, NodeDamaged, ZooKeeperUnreachable
 from waltz_ray.protocol import trimming
 from waltz_ray.protocol.spaces import changed_settings
 from waltz_ray.protocol.trimming import AS_USUAL, SegmentLimits
@@ -93,6 +96,28 @@ class Kept:
 
 def never() -> ServerConfig:
     return ServerConfig(retention_interval_ms=0)
+
+
+def test_a_server_goes_on_looking_after_a_node_that_could_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+
+    async def look(self: Retention) -> None:
+        looked.append(1)
+        if len(looked) == 1:
+            raise NodeDamaged("/store/trims is no JSON")
+        if len(looked) == 2:
+            raise ZooKeeperUnreachable("no answer")
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(Retention, "look", look)
+    host = SimpleNamespace(server_id=0)
+
+    async def run() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await Retention(cast(RetentionHost, host), 0.0).keep_looking()
+
+    asyncio.run(run())
+    assert len(looked) == 3
 
 
 def test_what_is_older_than_a_space_keeps_is_given_up_and_nothing_younger() -> None:

@@ -372,7 +372,7 @@ def test_a_full_disk_leaves_nothing_of_the_batch() -> None:
 
 @pytest.mark.parametrize("config", [replace(SMALL, segment_size_bytes=1 << 20), SMALL_AHEAD])
 def test_what_was_refused_for_want_of_room_does_not_come_back(config: StorageConfig) -> None:
-    """Part of it may be on the disk; this replica has voted without it, and others may have committed something else."""
+    """Part of it may be on the disk; this replica has voted without it, and others have committed something else."""
     for seed in range(40):
         disk = FaultyDisk(seed)
         log = new_log(disk, config)

@@ -16,7 +16,7 @@ from waltz_ray.actors.replica_link import BULK_READ_BYTES, ReplicaOrders
 from waltz_ray.actors.turns import Turns
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
-from waltz_ray.errors import ReplicaRefused, VersionConflict, ZooKeeperUnreachable
+from waltz_ray.errors import CoordinationError, ReplicaRefused, VersionConflict, ZooKeeperUnreachable
 from waltz_ray.protocol import trimming
 from waltz_ray.protocol.messages.client import FeedBatch, FeedMode, FeedRecords
 from waltz_ray.protocol.messages.replica import FindExcess, FindTime, Read, ReadTimes
@@ -42,6 +42,7 @@ from waltz_ray.protocol.partition.events import (
     ServerMessage,
     TurnEnded,
 )
+from waltz_ray.protocol.partition.hindrance import ZOOKEEPER_IS_SILENT
 from waltz_ray.protocol.partition.machine import Partition
 from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.pool import Pool
@@ -82,6 +83,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _ZOOKEEPER_RETRY_S = 0.2
+_UNUSABLE_RETRY_S = 2.0  # what a person has to put right
 
 _NOTHING_IS_COMMITTED_BY = frozenset((AppendReceived, TurnEnded, FeedDue, FeedRead, CreditReceived))
 
@@ -136,7 +138,7 @@ class PartitionDriver(Driver[Event, Effect]):
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
-        self._zookeeper_answers = True
+        self._zookeeper_trouble = ""
         self._stages = AppendStages(host.measures)
 
     async def close(self) -> None:
@@ -207,7 +209,7 @@ class PartitionDriver(Driver[Event, Effect]):
 
     def hindrance(self) -> str:
         """What keeps the partition from taking appends, one line for people; "" if nothing does."""
-        return self.machine.hindrance(self._zookeeper_answers)
+        return self.machine.hindrance(self._zookeeper_trouble)
 
     # ---- effects ----------------------------------------------------------------------------------------
 
@@ -313,12 +315,10 @@ class PartitionDriver(Driver[Event, Effect]):
         while self.machine.stage is not Stage.IDLE:
             try:
                 roster, version = await self._host.in_thread(partial(self._host.store.roster, self.partition_id))
-            except ZooKeeperUnreachable as error:
-                log.warning("partition %d: cannot read its roster, trying again: %s", self.partition_id, error)
-                self._zookeeper_answers = False
-                await asyncio.sleep(_ZOOKEEPER_RETRY_S)
+            except CoordinationError as error:
+                await self._pause_after("read", error)
                 continue
-            self._zookeeper_answers = True
+            self._zookeeper_trouble = ""
             self.handle(RosterRead(roster, version))
             return
 
@@ -334,14 +334,19 @@ class PartitionDriver(Driver[Event, Effect]):
                     answer = write.written(await self._host.in_thread(attempt))
             except VersionConflict:
                 answer = RosterConflict(order.session_id)
-            except ZooKeeperUnreachable as error:
-                log.warning("partition %d: cannot write its roster, trying again: %s", self.partition_id, error)
+            except CoordinationError as error:
                 write.unanswered()
-                self._zookeeper_answers = False
-                await asyncio.sleep(_ZOOKEEPER_RETRY_S)
+                await self._pause_after("write", error)
         if answer is not None:
-            self._zookeeper_answers = True
+            self._zookeeper_trouble = ""
             self.handle(answer)
+
+    async def _pause_after(self, what: str, error: CoordinationError) -> None:
+        """A node that cannot be used is no reason to end: the next server would end, too, with all its partitions."""
+        log.warning("partition %d: cannot %s its roster, trying again: %s", self.partition_id, what, error)
+        silent = isinstance(error, ZooKeeperUnreachable)
+        self._zookeeper_trouble = ZOOKEEPER_IS_SILENT if silent else f"its roster in ZooKeeper cannot be used: {error}"
+        await asyncio.sleep(_ZOOKEEPER_RETRY_S if silent else _UNUSABLE_RETRY_S)
 
     # ---- reads ------------------------------------------------------------------------------------------
 

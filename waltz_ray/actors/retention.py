@@ -17,12 +17,12 @@ from typing import Protocol, TypeVar
 
 from waltz_ray.actors.partition_driver import PartitionDriver
 from waltz_ray.coordination.cluster_store import ClusterStore
-from waltz_ray.errors import ReplicaRefused, ZooKeeperUnreachable
+from waltz_ray.errors import CoordinationError, ReplicaRefused
 from waltz_ray.protocol.spaces import SpaceTable
 from waltz_ray.protocol.trimming import policy_of
 from waltz_ray.runtime.seldom import Seldom
 
-__all__ = ["Retention"]
+__all__ = ["Retention", "RetentionHost"]
 
 log = logging.getLogger(__name__)
 
@@ -64,12 +64,12 @@ class Retention:
             await asyncio.sleep(self._interval_s)
             try:
                 await self.look()
-            except ZooKeeperUnreachable as error:
+            except CoordinationError as error:  # away, or a node that a person has to put right: it goes on then
                 if self._quiet.due():
                     log.warning("server %d: trims nothing for now: %s", self._host.server_id, error)
 
     async def look(self) -> None:
-        """Raise every mark that may be raised now. ZooKeeperUnreachable."""
+        """Raise every mark that may be raised now. CoordinationError."""
         wanted: dict[int, int] = {}
         for space in [] if self._table is None else self._table.present():
             policy = policy_of(space.settings)

@@ -148,6 +148,7 @@ class ReplicaHost:
         self._trim_marks: dict[int, int] = {}
         self._full, self._lost = FullDisk(), LostFiles()
         self._pauses = Backoff(_RETRY_S, 5.0)  # after what no rule foresees
+        self._problem = ""  # what that was, while it serves
         self._changing = threading.Lock()  # held while store and endpoint are made or closed
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -166,7 +167,7 @@ class ReplicaHost:
             state=self._state,
             reason=self._reason,
             since_ms=self._since_ms,
-            problem=self._full.problem(),
+            problem=self._full.problem() or self._problem,
             slow=self._measured.slow(),
             lost=self._lost.problem(tuple(self._sets.left)),
             pid=os.getpid(),
@@ -281,6 +282,13 @@ class ReplicaHost:
             log.warning("replica %d: does not follow spaces and trim marks yet: %s", self._replica_id, error)
             self._spaces_changed.set()
             return _RETRY_S
+        except Exception as error:  # whatever it is: a replica whose disk is never made free again is lost for good
+            log.exception("replica %d: does not follow spaces and trim marks", self._replica_id)
+            self._problem = f"it does not follow spaces and trim marks: {_told(error)}; it tries again"
+            self._spaces_changed.set()
+            return self._pauses.next_s()
+        self._pauses.reset()
+        self._problem = ""
         return _METRICS_INTERVAL_S
 
     def _follow_with(self, store: ClusterStore, service: ReplicaService) -> None:

@@ -168,4 +168,7 @@ def _file_channel(path: str) -> bytes:
         found = _FIRST_CERTIFICATE.search(file.read())
     if found is None:
         raise OSError(f"there is no certificate in {path}")
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(found.group())).digest()
+    try:
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(found.group())).digest()
+    except ValueError as error:  # no base64, or not even ASCII
+        raise OSError(f"what {path} has where a certificate should be is none: {error}") from error

@@ -15,13 +15,13 @@ __all__ = ["NOT_HERE", "hindrance"]
 NOT_HERE = "its server does not have it any more"
 
 
-_ZOOKEEPER = (
+ZOOKEEPER_IS_SILENT = (
     "ZooKeeper, which gives the next session, does not answer: it may be down, or its disk full (`waltz doctor` says)"
 )
 
 
-def hindrance(state: PartitionState, reign: Reign, zookeeper_answers: bool) -> str:
-    """Empty if nothing does. ``zookeeper_answers``: unless the last request of this partition had no answer."""
+def hindrance(state: PartitionState, reign: Reign, zookeeper_trouble: str) -> str:
+    """Empty if nothing does. ``zookeeper_trouble``: why its last request had no answer that helps, "" = it had."""
     running = state.session
     if state.stage is Stage.IDLE:
         return NOT_HERE
@@ -29,8 +29,8 @@ def hindrance(state: PartitionState, reign: Reign, zookeeper_answers: bool) -> s
         return ""
     newest = reign.sessions[-1] if reign.sessions else None
     reasons = [] if newest is None else _absent(newest)
-    if not zookeeper_answers:
-        reasons.append(_ZOOKEEPER)
+    if zookeeper_trouble:
+        reasons.append(zookeeper_trouble)
     if not reasons and newest is not None and newest is not running:
         reasons.append(f"its session is being opened on {len(newest.replicas)} replicas")
     return "; ".join(reasons or [reign.trouble])

@@ -185,12 +185,12 @@ class Partition:
         first = self.partition_id % max(1, len(members))
         return session.session_id, (*members[first:], *members[:first])
 
-    def hindrance(self, zookeeper_answers: bool = True) -> str:
+    def hindrance(self, zookeeper_trouble: str = "") -> str:
         """What keeps it from taking appends, one line for people; "" if nothing does.
 
-        ``zookeeper_answers``: unless the last request of this partition to ZooKeeper had no answer.
+        ``zookeeper_trouble``: why the last request of this partition to ZooKeeper had no answer that helps.
         """
-        return hindrance(self.state, self.reign, zookeeper_answers)
+        return hindrance(self.state, self.reign, zookeeper_trouble)
 
     def broken(self) -> str | None:
         """Which invariant does not hold; cheap, for after every step."""
