@@ -22,7 +22,7 @@ from tests.storage.helpers import (
     reopen,
 )
 from waltz_ray.config import StorageConfig
-from waltz_ray.errors import InvalidInput, Trimmed
+from waltz_ray.errors import DiskFull, InvalidInput, Trimmed
 from waltz_ray.protocol.messages.replica import (
     Append,
     Appended,
@@ -282,6 +282,64 @@ def test_a_replica_does_what_marks_and_settings_say() -> None:
     disk.clock_ms += 2_000
     service.retain(keeping(retention_ms=8_000), {0: 31})
     assert segments(disk)[-1] == 60, "the newest segment was old"
+
+
+TWO = SpaceTable(2, {name: Space(name, "log", at, 1, SpaceState.READY) for at, name in enumerate(("a", "b"))})
+
+
+@pytest.mark.parametrize("free_bytes", [100, 200])
+def test_a_full_disk_is_made_free_though_something_else_finds_no_room(free_bytes: int) -> None:
+    """The remedy that a full disk has must not wait for what needs room itself."""
+    disk = FaultyDisk()
+    store = create(disk, SMALL, partitions=2)
+    for partition_id in (0, 1):
+        store.partition(partition_id).open_session(1)
+        append(store.partition(partition_id), 40)
+        store.partition(partition_id).sync()
+    disk.clock_ms += 10_000
+    space = Space("a", "log", 0, 1, SpaceState.READY, {"retention_ms": 8_000})
+    disk.capacity_bytes = disk._used() + free_bytes
+    ReplicaService(store).retain(SpaceTable(2, {**TWO.spaces, "a": space}), {1: 31})
+    assert store.partition(1).first_id > 20
+    assert segments(disk)[-1] == 40, "there is room for it by then"
+
+
+def test_a_shortage_of_one_partition_is_told_when_all_others_have_had_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = create(FaultyDisk(), SMALL, partitions=3)
+    for partition_id in store.partition_ids:
+        store.partition(partition_id).open_session(1)
+        append(store.partition(partition_id), 40)
+
+    def no_room(mark: int) -> None:
+        raise DiskFull("no room for partition 1")
+
+    monkeypatch.setattr(store.partition(1), "trim", no_room)
+    with pytest.raises(DiskFull, match="partition 1"):
+        ReplicaService(store).retain(NOTHING, dict.fromkeys(store.partition_ids, 31))
+    assert [store.partition(p).first_id > 20 for p in store.partition_ids] == [True, False, True]
+
+
+def test_a_disk_without_a_byte_to_spare_is_made_free() -> None:
+    disk = FaultyDisk()
+    store = create(disk, StorageConfig(segment_size_bytes=6_000, preallocate_bytes=1 << 16, journal_bytes=0))
+    log = store.partition(0)
+    log.open_session(1)
+    append(log, 400)
+    while disk.file_size(f"{DIRECTORY}/0/{segments(disk)[-1]:019d}.seg") < log._make_writable().end + 1_000:
+        append(log, 1)
+    log.sync()
+    disk.capacity_bytes = disk._used()
+    ReplicaService(store).retain(NOTHING, {0: 300})
+    assert 200 < log.first_id <= 300
+    append(log, 30)
+    log.sync()
+    end_id = log.last_id + 1
+    disk.crash()
+    again = reopen(disk).partition(0)
+    assert (again.first_id, again.last_id) == (log.first_id, log.last_id)
+    assert contents(again)[log.first_id :] == [data_of(i) for i in range(log.first_id, end_id)]
 
 
 def test_segments_of_a_space_that_is_compacted_are_a_small_part_of_what_there_is() -> None:

@@ -595,7 +595,13 @@ class PartitionLog:
     def _drop(self, first_id: int) -> None:
         place = self._disk, self._folder, self._cluster_key, self.partition_id
         self._journal.forget(self.partition_id)
-        write_beginning(*place, Beginning(first_id))
+        try:
+            write_beginning(*place, Beginning(first_id))
+        except DiskFull:
+            # What makes room needs a little of it: for that the zeros that were written ahead are given back.
+            if self._active is None or not self._active.give_back():
+                raise
+            write_beginning(*place, Beginning(first_id))
         self._epoch += 1
         self.first_id = first_id
         self._segments = [segment_id for segment_id in self._segments if segment_id >= first_id]

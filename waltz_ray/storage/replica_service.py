@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 
-from waltz_ray.errors import InvalidInput, OutOfResources
+from waltz_ray.errors import DiskFull, InvalidInput, OutOfResources
 from waltz_ray.protocol import trimming
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION
 from waltz_ray.protocol.messages.replica import (
@@ -106,19 +106,25 @@ class ReplicaService:
     def retain(self, table: SpaceTable, marks: Mapping[int, int]) -> None:
         """Drop what is below the trim marks, and close segments early where a space keeps little of its records.
 
-        To be called from time to time. DiskFull, OutOfResources: to be done again, the rest goes on. SyncFailed.
+        To be called from time to time. DiskFull, OutOfResources of some partition, after all others have had their
+        turn: to be done again. SyncFailed.
         """
-        now_ms = self.store.now_ms()
+        shortages: list[DiskFull | OutOfResources] = []
         served = set(self.store.served_ids)
+        for partition_id in served.intersection(marks):  # first: this makes room, and the rest needs some
+            log = self.store.partition(partition_id)
+            if log.first_id < marks[partition_id]:
+                with _noted(shortages):
+                    log.trim(marks[partition_id])
+        now_ms = self.store.now_ms()
         for space in table.present():
             for partition_id in served.intersection(space.partitions) if trimming.closes_early(space.settings) else ():
                 log = self.store.partition(partition_id)
                 limit = trimming.segment_limits(space.settings, sum(log.segment_sizes().values()))
-                log.keep_small(limit.most_bytes, None if limit.age_ms is None else now_ms - limit.age_ms)
-        for partition_id in served.intersection(marks):
-            log = self.store.partition(partition_id)
-            if log.first_id < marks[partition_id]:
-                log.trim(marks[partition_id])
+                with _noted(shortages):
+                    log.keep_small(limit.most_bytes, None if limit.age_ms is None else now_ms - limit.age_ms)
+        if shortages:
+            raise shortages[0]
 
     def remove(self, partition_id: int) -> None:
         """The partition's space has been deleted: its files go. What waits for the guard is refused then."""
@@ -204,6 +210,14 @@ class _Written:
     line: int
     last_id: int = NO_TRANSACTION
     appends: list[Append] = field(default_factory=list)
+
+
+@contextmanager
+def _noted(shortages: list[DiskFull | OutOfResources]) -> Iterator[None]:
+    try:
+        yield
+    except (DiskFull, OutOfResources) as shortage:
+        shortages.append(shortage)
 
 
 class _Turn:

@@ -247,6 +247,13 @@ class ActiveSegment:
             return
         self._allocated += size
 
+    def give_back(self) -> bool:
+        """The zeros that were written ahead, if there are any: others need the room more."""
+        ahead = self._allocated > self.end
+        if ahead:
+            self.cut_to_end()
+        return ahead
+
     def snapshot(self) -> SegmentView:
         """What a reader needs, to be used without the lock."""
         return SegmentView(
