@@ -126,6 +126,41 @@ def test_t48_a_push_consumer_confirms_what_was_handled_and_no_more() -> None:
     run(scene())
 
 
+def test_what_another_worker_took_behind_a_failed_batch_is_neither_handled_nor_confirmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer = client.producer()
+            await producer.send("orders", b"bad")
+            handled: list[list[bytes]] = []
+            async with client.consumer("g", "orders") as consumer:
+                next_batch, taken, both = consumer._next, list[MessageBatch](), asyncio.Event()
+
+                async def counted(most: int) -> MessageBatch:
+                    taken.append(await next_batch(most))
+                    if len(taken) == 2:
+                        both.set()
+                    return taken[-1]
+
+                async def handle(batch: MessageBatch) -> None:
+                    handled.append([message.data for message in batch])
+                    if handled[-1] == [b"bad"]:
+                        await producer.send("orders", b"behind it")
+                        await both.wait()
+                        raise ValueError("cannot be handled")
+
+                monkeypatch.setattr(consumer, "_next", counted)
+                with pytest.raises(ValueError, match="cannot be handled"):
+                    await asyncio.wait_for(consumer.run(handle, workers=2), LIMIT_S)
+                assert handled == [[b"bad"]]
+            async with client.consumer("g", "orders") as consumer:
+                again = await pulled(consumer, 2)
+                assert [message.data for batch in again for message in batch] == [b"bad", b"behind it"]
+
+    run(scene())
+
+
 def test_t48_a_group_with_several_topics_and_members() -> None:
     async def scene() -> None:
         async with topic_world(partitions=4) as world, world.client() as client:

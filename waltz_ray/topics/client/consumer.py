@@ -161,18 +161,27 @@ class AsyncTopicConsumer:
         if checked_int("the number of workers", workers) < 1:
             raise InvalidInput(f"handlers are called by at least one worker, not {workers}")
         busy: dict[tuple[str, int], asyncio.Lock] = {}
+        ended = False
 
         async def work() -> None:
-            while True:
+            nonlocal ended
+            while not ended:
                 batch = await self._next(1000)
                 async with busy.setdefault((batch.topic, batch.partition), asyncio.Lock()):
-                    await handler(batch)
+                    if ended:  # what is before it in its partition was perhaps not dealt with
+                        return
+                    try:
+                        await handler(batch)
+                    except BaseException:
+                        ended = True  # before who waits for the lock has its turn
+                        raise
                     self.consumed(batch)
 
         tasks = [asyncio.get_running_loop().create_task(work()) for _ in range(workers)]
         try:
             await asyncio.gather(*tasks)
         finally:
+            ended = True
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
