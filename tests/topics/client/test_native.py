@@ -264,6 +264,29 @@ def test_t48_t44_filters_read_of_the_data_little_but_what_is_wanted() -> None:
     run(scene())
 
 
+def test_what_nobody_wants_is_passed_over_also_when_it_comes_before_a_confirm() -> None:
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer = client.producer()
+            async with client.consumer("g", {"orders": ["new"]}) as consumer:
+                await producer.send("orders", b"x", type="new")
+                (batch,) = await pulled(consumer, 1)
+                (held,) = consumer._held.values()
+                waiting = asyncio.create_task(pulled(consumer, 1))  # takes what is not wanted, and goes on waiting
+                last = (await producer.send_many("orders", [b"y"] * 50, type="other")).offsets[-1]
+                await world.until(lambda: held._given == last + 1)
+                consumer.consumed(batch)
+                await world.confirmed("g", 0, int(last) + 1)
+                last = (await producer.send_many("orders", [b"y"] * 50, type="other")).offsets[-1]
+                await world.confirmed("g", 0, int(last) + 1)
+                await producer.send("orders", b"z", type="new")
+                assert [m.data for each in await waiting for m in each] == [b"z"]
+                await world.until(lambda: held.end > last + 1)
+                assert world.offset("g", 0) == last + 1, "which is not confirmed"
+
+    run(scene())
+
+
 def test_t48_bound_consume_begins_at_given_offsets() -> None:
     async def scene() -> None:
         from waltz_ray.topics import BoundGroup

@@ -95,6 +95,7 @@ class HeldPartition:
         self._reads: deque[_Read] = deque()
         self._given = -1  # what is below it was given to the application
         self._wanted = -1  # what is below it is to be confirmed
+        self._last = -1  # where the last batch with messages ended that was given
         self._read_bytes = 0
         self._limited = False
         self._free = asyncio.Event()
@@ -141,7 +142,7 @@ class HeldPartition:
             raise TopicRefused(answer.err_code, answer.err_msg)
         self.confirmed = answer.curr_offset or 0
         self.end = answer.max_offset or 0
-        self._given = self._wanted = self.confirmed
+        self._given = self._wanted = self._last = self.confirmed
         await self._report()  # are there rules of flow?
         if self.lost is not None:
             raise self.lost
@@ -206,10 +207,11 @@ class HeldPartition:
             self._feed.used(read.item)
         batch = MessageBatch(self.topic, self.partition, read.records, read.end, self._own.types, self)
         empty = not any(map(has_messages, read.records))
-        nothing = self._given == self._wanted and empty
         self._given = read.end
         self._read_bytes += batch.size_bytes
-        if nothing:  # all before it is confirmed
+        if not empty:
+            self._last = read.end
+        if self._wanted >= self._last:  # nothing wanted is in it, and all before it has been dealt with
             self._wanted = read.end
         elif self._limited:
             self._free.clear()
@@ -217,7 +219,10 @@ class HeldPartition:
         return None if empty else batch
 
     def consumed(self, end: int) -> None:
-        """The application has done with what is below ``end``: the slot is told soon."""
+        """The application has done with what is below ``end``: the slot is told soon. So has it with what came since,
+        if nothing of that was wanted."""
+        if end >= self._last:
+            end = max(end, self._given)
         if end > self._wanted:
             self._wanted = end
 
