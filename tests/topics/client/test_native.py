@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FuturesTimeout  # in Python 3.10 it is not the builtin one
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,14 @@ from tests.topics.scenes import Crowd
 from waltz_ray import compat
 from waltz_ray.errors import ClientClosed, InvalidInput, PartitionNotReady, SpaceGone, SpaceNotFound, TopicRefused
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.topics import AsyncTopicConsumer, MessageBatch, TopicClient, TopicClientConfig
+from waltz_ray.topics import (
+    AsyncTopicConsumer,
+    MessageBatch,
+    TopicClient,
+    TopicClientConfig,
+    TopicConsumer,
+    TopicProducer,
+)
 from waltz_ray.topics.client import consumer as consumer_module
 from waltz_ray.topics.client.arguments import SeekTo
 from waltz_ray.topics.client.outgoing import Spread
@@ -154,9 +161,168 @@ def test_what_another_worker_took_behind_a_failed_batch_is_neither_handled_nor_c
                 with pytest.raises(ValueError, match="cannot be handled"):
                     await asyncio.wait_for(consumer.run(handle, workers=2), LIMIT_S)
                 assert handled == [[b"bad"]]
+                again = await pulled(consumer, 2)
+                assert [message.data for batch in again for message in batch] == [b"bad", b"behind it"], "given up"
             async with client.consumer("g", "orders") as consumer:
                 again = await pulled(consumer, 2)
                 assert [message.data for batch in again for message in batch] == [b"bad", b"behind it"]
+
+    run(scene())
+
+
+async def two_of_them(consumer: AsyncTopicConsumer) -> None:
+    async for message in consumer:
+        if message.data == b"2":
+            break
+
+
+async def an_error_in_a_loop(consumer: AsyncTopicConsumer) -> None:
+    async def take() -> None:
+        async for message in consumer:
+            if message.data == b"2":
+                raise ValueError("cannot be handled")
+
+    with pytest.raises(ValueError, match="cannot be handled"):
+        await take()
+
+
+async def a_cancelled_loop(consumer: AsyncTopicConsumer) -> None:
+    begun = asyncio.Event()
+
+    async def take() -> None:
+        async for _ in consumer:
+            begun.set()
+            await asyncio.sleep(3600)
+
+    taking = asyncio.create_task(take())
+    await begun.wait()
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+
+
+async def a_closed_iteration(consumer: AsyncTopicConsumer) -> None:
+    async with aclosing(aiter(consumer)) as iteration:
+        assert (await anext(iteration)).data == b"1"
+    with pytest.raises(StopAsyncIteration):
+        await anext(iteration)
+
+
+async def a_handler_that_raises(consumer: AsyncTopicConsumer) -> None:
+    async def handle(batch: MessageBatch) -> None:
+        raise ValueError("cannot be handled")
+
+    with pytest.raises(ValueError, match="cannot be handled"):
+        await consumer.run(handle)
+
+
+async def a_cancelled_run(consumer: AsyncTopicConsumer) -> None:
+    begun = asyncio.Event()
+
+    async def handle(batch: MessageBatch) -> None:
+        begun.set()
+        await asyncio.sleep(3600)
+
+    running = asyncio.create_task(consumer.run(handle, workers=2))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+@pytest.mark.parametrize(
+    "given_up",
+    [
+        two_of_them,
+        an_error_in_a_loop,
+        a_cancelled_loop,
+        a_closed_iteration,
+        a_handler_that_raises,
+        a_cancelled_run,
+    ],
+)
+def test_what_was_given_up_comes_again_to_the_same_consumer_before_what_is_behind_it(
+    given_up: Callable[[AsyncTopicConsumer], Awaitable[None]],
+) -> None:
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer = client.producer()
+            await producer.send_many("orders", [b"1", b"2", b"3"])
+            async with client.consumer("g", "orders") as consumer:
+                await world.until(lambda: len(consumer.partitions) == 1)
+                (held,) = consumer._held.values()
+                await asyncio.wait_for(given_up(consumer), LIMIT_S)
+                last = (await producer.send("orders", b"4")).offset
+                await world.until(lambda: held._seen == last + 1)
+                found: list[bytes] = []
+
+                async def take() -> None:
+                    async for message in consumer:
+                        found.append(message.data)
+
+                taking = asyncio.create_task(take())
+                await world.confirmed("g", 0, last + 1)
+                assert found == [b"1", b"2", b"3", b"4"]
+                assert consumer.skipped() == 0
+                taking.cancel()
+                await asyncio.gather(taking, return_exceptions=True)
+
+    run(scene())
+
+
+def test_what_was_given_up_is_given_to_who_waits_for_something() -> None:
+    """From another thread, as when an iteration is collected as garbage there."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer = client.producer()
+            await producer.send_many("orders", [b"1", b"2"])
+            async with client.consumer("g", "orders") as consumer:
+                (batch,) = await pulled(consumer, 2)
+                waiting = asyncio.create_task(pulled(consumer, 2))
+                await asyncio.sleep(0)  # it waits now
+                await asyncio.to_thread(consumer.give_up, batch)
+                (again,) = await waiting
+                assert list(again) == list(batch)
+
+    run(scene())
+
+
+def test_what_was_given_up_and_confirmed_with_what_is_behind_it_does_not_come_again() -> None:
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer = client.producer()
+            async with client.consumer("g", "orders") as consumer:
+                batches = []
+                for data in (b"1", b"2", b"3"):
+                    await producer.send("orders", data)
+                    batches += await pulled(consumer, 1)
+                consumer.give_up(batches[1])
+                consumer.give_up(batches[0])
+                consumer.give_up(batches[2])
+                (first,) = await pulled(consumer, 1)
+                await consumer.confirm(batches[1])
+                assert [m.data for each in (first, *await pulled(consumer, 1)) for m in each] == [b"1", b"3"]
+                assert world.offset("g", 0) == batches[1].end
+
+    run(scene())
+
+
+def test_who_has_given_something_up_is_not_waited_for_when_the_partition_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody will confirm it before another member gets it."""
+    monkeypatch.setattr(consumer_module, "_LEAVE_S", 3600.0)
+
+    async def scene() -> None:
+        async with topic_world(partitions=2) as world, world.client() as client:
+            producer = client.producer()
+            async with client.consumer("g", "orders") as one:
+                await world.until(lambda: len(one.partitions) == 2)
+                for partition in (0, 1):
+                    await producer.send("orders", b"%d" % partition, partition=partition)
+                for batch in await pulled(one, 2):
+                    one.give_up(batch)
+                async with client.consumer("g", "orders") as two:
+                    assert len(await pulled(two, 1)) == len(await pulled(one, 1)) == 1
 
     run(scene())
 
@@ -605,6 +771,7 @@ def waiting_threads(world: TopicWorld) -> None:
                 with pytest.raises(KeyboardInterrupt):
                     consumer.pull()
             assert data_of(consumer.pull(timeout=10)) == [b"of an interrupted pull"]
+            comes_again_in_a_thread(producer, consumer)
             waiting = pool.submit(consumer.pull)
             with suppress(FuturesTimeout):
                 waiting.result(0.05)
@@ -614,6 +781,26 @@ def waiting_threads(world: TopicWorld) -> None:
             consumer.pull()
     with pytest.raises(ClientClosed):
         consumer.pull()
+
+
+def comes_again_in_a_thread(producer: TopicProducer, consumer: TopicConsumer) -> None:
+    producer.send("orders", b"given up")
+    for message in consumer:
+        assert message.data == b"given up"
+        break
+
+    def take() -> None:
+        for message in consumer:
+            raise ValueError([message.data])
+
+    def handle(batch: MessageBatch) -> None:
+        raise ValueError([message.data for message in batch])
+
+    for work in (take, lambda: consumer.run(handle)):
+        with pytest.raises(ValueError, match="given up"):
+            work()
+    again = consumer.pull(timeout=10)
+    assert [message.data for message in again or ()] == [b"given up"]
 
 
 def interrupted(future: Future[object], timeout: float | None = None) -> object:

@@ -10,6 +10,7 @@ import time as clock
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FuturesTimeout  # in Python 3.10 it is not the builtin one
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
@@ -361,21 +362,30 @@ class TopicConsumer:
         self._call(self._core.confirm(batch))
 
     def __iter__(self) -> Iterator[Message]:
-        """All messages, for ever. A batch is confirmed when the application goes on behind its last message."""
+        """All messages, for ever. A batch is confirmed when the application goes on behind its last message; if the
+        iteration ends before, by whatever it is, all of it comes again."""
         while True:
-            batch = self.pull()
-            assert batch is not None, "it waits for ever"
-            yield from batch
-            self._core.consumed(batch)
+            with self._next_batch() as batch:
+                yield from batch
 
     def run(self, handler: Callable[[MessageBatch], object]) -> None:
         """Push: call ``handler`` with each batch, in this thread, until it raises. A batch is confirmed when its
-        handler has returned."""
+        handler has returned; that of which it raised comes again."""
         while True:
-            batch = self.pull()
-            assert batch is not None, "it waits for ever"
-            handler(batch)
-            self._core.consumed(batch)
+            with self._next_batch() as batch:
+                handler(batch)
+
+    @contextmanager
+    def _next_batch(self) -> Iterator[MessageBatch]:
+        """It has been dealt with, unless something is raised meanwhile, or the generator that has it is left."""
+        batch = self.pull()
+        assert batch is not None, "it waits for ever"
+        try:
+            yield batch
+        except BaseException:
+            self._core.give_up(batch)
+            raise
+        self._core.consumed(batch)
 
     @property
     def partitions(self) -> list[tuple[str, int]]:

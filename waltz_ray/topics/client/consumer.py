@@ -7,12 +7,13 @@ the iteration), and what was not comes again, to whoever has the partition then.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from datetime import datetime, timezone
 from types import TracebackType
@@ -25,10 +26,11 @@ from waltz_ray.errors import ClientClosed, InvalidInput, TopicRefused, WaltzErro
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.topics.client.arguments import SeekTo, checked_most, checked_seek, checked_text
 from waltz_ray.topics.client.held_partition import ConsumerSelf, HeldPartition
+from waltz_ray.topics.client.iteration import MessageIteration
 from waltz_ray.topics.client.links import TopicLinks
 from waltz_ray.topics.client.masters import Masters
 from waltz_ray.topics.client.membership import GroupMembership, GroupStart, TopicSubscription
-from waltz_ray.topics.client.messages import Message, MessageBatch
+from waltz_ray.topics.client.messages import MessageBatch
 from waltz_ray.topics.client.settings import TopicClientConfig
 from waltz_ray.topics.client.topic_logs import TopicLogs
 from waltz_ray.topics.codes import TopicCode
@@ -73,6 +75,7 @@ class AsyncTopicConsumer:
         self._membership = GroupMembership(self.client_id, masters, config, wanted, self._reported)
         self._held: dict[str, HeldPartition] = {}
         self._turn: deque[str] = deque()  # whose turn it is to be taken from
+        self._given_up: deque[MessageBatch] = deque()  # and not taken back yet
         self._paused: set[tuple[str, int]] = set()
         self._moving: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # one at a time gets or gives it back
         self._something = asyncio.Event()
@@ -91,6 +94,7 @@ class AsyncTopicConsumer:
     async def start(self) -> None:
         """Join the group. TopicRefused: the master says why not; PartitionNotReady: there is none in time;
         SpaceNotFound, SpaceGone, InvalidInput: one of the topics is none; ZooKeeperUnreachable."""
+        self._loop = asyncio.get_running_loop()
         await self._logs.check(self._wanted.topics)
         await self._membership.register()
         self._spawn(self._keep_beating())
@@ -146,13 +150,25 @@ class AsyncTopicConsumer:
         if held is not None:
             held.consumed(batch.end)
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        """All messages, for ever. A batch is confirmed when the application goes on behind its last message."""
-        while True:
-            batch = await self._next(1000)
-            for message in batch:
-                yield message
-            self.consumed(batch)
+    def give_up(self, batch: MessageBatch) -> None:
+        """The application does not deal with it now: it comes again, before what is behind it, to whoever has the
+        partition then. For any thread."""
+        self._given_up.append(batch)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
+            self._loop.call_soon_threadsafe(self._changed)
+
+    def _take_back(self) -> None:
+        """What was given up."""
+        while self._given_up:
+            batch = self._given_up.popleft()
+            held = self._giver_of(batch)
+            if held is not None:
+                held.take_back(batch)
+
+    def __aiter__(self) -> MessageIteration:
+        """All messages, for ever. A batch is confirmed when the application goes on behind its last message; if the
+        iteration ends before, by whatever it is, all of it comes again."""
+        return MessageIteration(lambda: self._next(1000), self.consumed, self.give_up)
 
     async def run(self, handler: Callable[[MessageBatch], Awaitable[object]], workers: int = 1) -> None:
         """Push: call ``handler`` with each batch, ``workers`` of them at a time, until this is cancelled. A batch is
@@ -166,16 +182,17 @@ class AsyncTopicConsumer:
         async def work() -> None:
             nonlocal ended
             while not ended:
-                batch = await self._next(1000)
-                async with busy.setdefault((batch.topic, batch.partition), asyncio.Lock()):
-                    if ended:  # what is before it in its partition was perhaps not dealt with
-                        return
-                    try:
-                        await handler(batch)
-                    except BaseException:
+                batch, dealt_with = await self._next(1000), False
+                try:
+                    async with busy.setdefault((batch.topic, batch.partition), asyncio.Lock()):
+                        if not ended:  # or what is before it in its partition was perhaps not dealt with
+                            await handler(batch)
+                            self.consumed(batch)
+                            dealt_with = True
+                finally:
+                    if not dealt_with:
                         ended = True  # before who waits for the lock has its turn
-                        raise
-                    self.consumed(batch)
+                        self.give_up(batch)
 
         tasks = [asyncio.get_running_loop().create_task(work()) for _ in range(workers)]
         try:
@@ -199,6 +216,7 @@ class AsyncTopicConsumer:
         failure = self._failure or self._membership.failure
         if failure is not None:
             raise failure
+        self._take_back()
         while any(held.ready for held in self._held.values()):
             for _ in range(len(self._turn)):
                 self._turn.rotate(-1)
@@ -234,6 +252,7 @@ class AsyncTopicConsumer:
 
     def _changed(self) -> None:
         """There may be something for who waits."""
+        self._take_back()
         self._something.set()
         self._fill_hands()
 

@@ -94,6 +94,7 @@ class HeldPartition:
         self._headers = headers_of_types(own.types)
         self._reads: deque[_Read] = deque()
         self._given = -1  # what is below it was given to the application
+        self._seen = -1  # what is below it has been fed
         self._wanted = -1  # what is below it is to be confirmed
         self._last = -1  # where the last batch with messages ended that was given
         self._read_bytes = 0
@@ -142,7 +143,7 @@ class HeldPartition:
             raise TopicRefused(answer.err_code, answer.err_msg)
         self.confirmed = answer.curr_offset or 0
         self.end = answer.max_offset or 0
-        self._given = self._wanted = self._last = self.confirmed
+        self._given = self._seen = self._wanted = self._last = self.confirmed
         await self._report()  # are there rules of flow?
         if self.lost is not None:
             raise self.lost
@@ -171,9 +172,11 @@ class HeldPartition:
 
     async def give_back(self, within_s: float, finish: bool) -> None:
         """Log out, once what the application has done with is confirmed (``finish``: once it has done with all that it
-        was given), or the time is over."""
-        if self.lost is None and (self._given if finish else self._wanted) > self.confirmed:
-            done = self._confirmation(self._given if finish else self._wanted)
+        was given, and has given up nothing), or the time is over."""
+        given_up = bool(self._reads) and self._reads[0].end <= self._given
+        end = self._given if finish and not given_up else self._wanted
+        if self.lost is None and end > self.confirmed:
+            done = self._confirmation(end)
             await asyncio.wait([done], timeout=within_s)
             done.cancel()
         await self.stop()
@@ -196,7 +199,8 @@ class HeldPartition:
         return bool(self._reads) and not self.paused and self.lost is None and self._free.is_set()
 
     def next_batch(self, most: int) -> MessageBatch | None:
-        """What comes next, ``most`` transactions; None: nothing was wanted of what was read."""
+        """What comes next, ``most`` transactions; None: nothing was wanted of what was read, or it was confirmed since
+        it was taken back."""
         read = self._reads.popleft()
         if len(read.records) == 1 and len(read.records[0]) > most:
             records = read.records[0]
@@ -206,17 +210,23 @@ class HeldPartition:
         if self._feed is not None and read.item is not None:
             self._feed.used(read.item)
         batch = MessageBatch(self.topic, self.partition, read.records, read.end, self._own.types, self)
-        empty = not any(map(has_messages, read.records))
-        self._given = read.end
+        empty = read.end <= self._wanted or not any(map(has_messages, read.records))
+        self._given = max(self._given, read.end)
         self._read_bytes += batch.size_bytes
         if not empty:
-            self._last = read.end
+            self._last = max(self._last, read.end)
         if self._wanted >= self._last:  # nothing wanted is in it, and all before it has been dealt with
-            self._wanted = read.end
+            self._wanted = max(self._wanted, read.end)
         elif self._limited:
             self._free.clear()
             self._report_now.set()
         return None if empty else batch
+
+    def take_back(self, batch: MessageBatch) -> None:
+        """The application has not dealt with it: it is given out again, before what is behind it."""
+        if not self._stopped:
+            before = sum(read.end < batch.end for read in self._reads)  # they were taken back, too
+            self._reads.insert(before, _Read(batch.records, batch.end, None))
 
     def consumed(self, end: int) -> None:
         """The application has done with what is below ``end``: the slot is told soon. So has it with what came since,
@@ -265,13 +275,10 @@ class HeldPartition:
             else:
                 self._unread.put_nowait((batch, item))
 
-    @property
-    def _seen(self) -> int:
-        return self._reads[-1].end if self._reads else self._given
-
     def _came(self, batch: RecordBatch, item: FeedItem) -> None:
         if batch.first_id > self._seen:
             self.skipped += batch.first_id - self._seen
+        self._seen = batch.end_id
         self._reads.append(_Read((batch,), batch.end_id, item))
         self._changed()
 

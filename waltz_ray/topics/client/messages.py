@@ -36,7 +36,7 @@ class MessageBatch:
     """Messages of one partition, in their order: iterate over it, as often as you like. ``end``: the offset behind it,
     which it is confirmed up to."""
 
-    __slots__ = ("_records", "_types", "end", "lease", "partition", "size_bytes", "topic")
+    __slots__ = ("_types", "end", "lease", "partition", "records", "size_bytes", "topic")
 
     def __init__(
         self,
@@ -53,15 +53,16 @@ class MessageBatch:
         self.end = end
         self.lease = lease
         """Under which it was given out: under another one it cannot be confirmed."""
+        self.records = tuple(records)
+        """What was read for it, of the log: also what is not wanted, or no message."""
         self.size_bytes = sum(each.size_bytes for each in records)
         """Of what was read for it."""
-        self._records = records
         self._types = types
 
     def __iter__(self) -> Iterator[Message]:
         """Of what is no message, but says who owns the partition, or was appended by somebody else, there is none."""
         topic, partition, types = self.topic, self.partition, self._types
-        for records in self._records:
+        for records in self.records:
             for offset, record in enumerate(records.datas(), records.first_id):
                 parts = message_parts(record)
                 if parts is None:
