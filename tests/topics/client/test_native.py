@@ -19,8 +19,18 @@ from tests.net.test_tls import made
 from tests.topics.client.world import FAST, MemoryPlace, TopicWorld, topic_world
 from tests.topics.scenes import Crowd
 from waltz_ray import compat
-from waltz_ray.errors import ClientClosed, InvalidInput, PartitionNotReady, SpaceGone, SpaceNotFound, TopicRefused
+from waltz_ray.client.aio import engine_of
+from waltz_ray.errors import (
+    AccessRefused,
+    ClientClosed,
+    InvalidInput,
+    PartitionNotReady,
+    SpaceGone,
+    SpaceNotFound,
+    TopicRefused,
+)
 from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.topics import (
     AsyncTopicConsumer,
     MessageBatch,
@@ -32,6 +42,7 @@ from waltz_ray.topics import (
 from waltz_ray.topics.client import consumer as consumer_module
 from waltz_ray.topics.client.arguments import SeekTo
 from waltz_ray.topics.client.outgoing import Spread
+from waltz_ray.topics.codes import TopicCode
 from waltz_ray.topics.rpc import RpcFault
 from waltz_ray.topics.wire import TopicRequest, TopicResponse
 
@@ -449,6 +460,42 @@ def test_what_nobody_wants_is_passed_over_also_when_it_comes_before_a_confirm() 
                 assert [m.data for each in await waiting for m in each] == [b"z"]
                 await world.until(lambda: held.end > last + 1)
                 assert world.offset("g", 0) == last + 1, "which is not confirmed"
+
+    run(scene())
+
+
+def refused_read() -> RecordBatch:
+    raise AccessRefused("the server says: the client has not the right to read")
+
+
+def failed_read() -> RecordBatch:
+    raise RuntimeError("a bug")
+
+
+@pytest.mark.parametrize("failing", [refused_read, failed_read])
+def test_a_partition_of_which_a_read_has_failed_is_lost_and_taken_anew(
+    failing: Callable[[], RecordBatch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        async with (
+            topic_world(partitions=1) as world,
+            world.client() as client,
+            client.consumer("g", {"orders": ["new"]}) as consumer,
+        ):
+            await world.until(lambda: len(consumer.partitions) == 1)
+            (held,) = consumer._held.values()
+            rpc = engine_of(held._source).rpc
+            read = rpc.read
+
+            async def fails_once(partition: int, first: int, end: int, most_bytes: int) -> RecordBatch:
+                monkeypatch.setattr(rpc, "read", read)
+                return failing()
+
+            monkeypatch.setattr(rpc, "read", fails_once)
+            await client.producer().send("orders", b"x", type="new")
+            assert [m.data for batch in await pulled(consumer, 1) for m in batch] == [b"x"]
+            assert held.lost is not None
+            assert held.lost.code == TopicCode.INTERNAL_ERROR
 
     run(scene())
 

@@ -149,9 +149,20 @@ class HeldPartition:
             raise self.lost
         await self._follow(self.confirmed)
         loop = asyncio.get_running_loop()
-        self._tasks.append(loop.create_task(self._keep_reporting()))
+        self._tasks.append(loop.create_task(self._or_lose(self._keep_reporting)))
         if len(self._headers):
-            self._tasks.append(loop.create_task(self._read_wanted()))
+            self._tasks.append(loop.create_task(self._or_lose(self._read_wanted)))
+
+    async def _or_lose(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Without it nothing would come any more, or be confirmed, and nobody be told: who has lost the partition is
+        given it anew."""
+        try:
+            await work()
+        except WaltzError as error:
+            self._lose(TopicCode.INTERNAL_ERROR, f"it cannot be consumed now: {error}")
+        except Exception as error:  # a bug of ours
+            log.critical("%s: its consumer has failed", self.subscription, exc_info=error)
+            self._lose(TopicCode.INTERNAL_ERROR, f"its consumer has failed: {error!r}")
 
     async def stop(self) -> None:
         """Read and report nothing more. Idempotent."""
