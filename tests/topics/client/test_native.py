@@ -29,6 +29,7 @@ from waltz_ray.errors import (
     SpaceNotFound,
     TopicRefused,
 )
+from waltz_ray.net.backoff import Backoff
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.topics import (
@@ -40,6 +41,7 @@ from waltz_ray.topics import (
     TopicProducer,
 )
 from waltz_ray.topics.client import consumer as consumer_module
+from waltz_ray.topics.client import held_partition as held_partition_module
 from waltz_ray.topics.client.arguments import SeekTo
 from waltz_ray.topics.client.outgoing import Spread
 from waltz_ray.topics.codes import TopicCode
@@ -496,6 +498,51 @@ def test_a_partition_of_which_a_read_has_failed_is_lost_and_taken_anew(
             assert [m.data for batch in await pulled(consumer, 1) for m in batch] == [b"x"]
             assert held.lost is not None
             assert held.lost.code == TopicCode.INTERNAL_ERROR
+
+    run(scene())
+
+
+class CountedPauses(Backoff):
+    """Which are none."""
+
+    def __init__(self, first_s: float, longest_s: float) -> None:
+        super().__init__(first_s, longest_s)
+        self.count = 0
+
+    def next_s(self) -> float:
+        self.count += 1
+        return 0.0
+
+
+def test_a_server_that_is_behind_is_asked_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[CountedPauses] = []
+
+    def pauses(first_s: float, longest_s: float) -> CountedPauses:
+        made.append(CountedPauses(first_s, longest_s))
+        return made[-1]
+
+    async def scene() -> None:
+        async with (
+            topic_world(partitions=1) as world,
+            world.client() as client,
+            client.consumer("g", {"orders": ["new"]}) as consumer,
+        ):
+            await world.until(lambda: len(consumer.partitions) == 1)
+            (held,) = consumer._held.values()
+            rpc = engine_of(held._source).rpc
+            read, reads = rpc.read, list[int]()
+
+            async def behind(partition: int, first: int, end: int, most_bytes: int) -> RecordBatch:
+                reads.append(first)
+                found = await read(partition, first, end, most_bytes)
+                return found if len(reads) > 5 else found.slice(0, 0)
+
+            monkeypatch.setattr(rpc, "read", behind)
+            monkeypatch.setattr(held_partition_module, "Backoff", pauses)
+            await client.producer().send("orders", b"x", type="new")
+            (batch,) = await pulled(consumer, 1)
+            assert [message.data for message in batch] == [b"x"]
+            assert (len(reads), len(batch.records), [each.count for each in made]) == (6, 1, [5])
 
     run(scene())
 

@@ -316,8 +316,11 @@ class HeldPartition:
                 log.info("%s: %s; tried again", self.subscription, error)
                 await asyncio.sleep(pauses.next_s())
                 continue
+            if not len(batch):  # the server is behind the one that has fed us
+                await asyncio.sleep(pauses.next_s())
+                continue
             found.append(batch)
-            first = batch.end_id if len(batch) else first
+            first = batch.end_id
         return found
 
     # ---- reports
