@@ -20,6 +20,7 @@ from tests.topics.client.world import FAST, MemoryPlace, TopicWorld, topic_world
 from tests.topics.scenes import Crowd
 from waltz_ray import compat
 from waltz_ray.client.aio import engine_of
+from waltz_ray.client.io_thread import in_io_thread
 from waltz_ray.errors import (
     AccessRefused,
     ClientClosed,
@@ -901,6 +902,84 @@ def interrupted(future: Future[object], timeout: float | None = None) -> object:
     """In place of ``Future.result``."""
     wait([future], 10)
     raise KeyboardInterrupt
+
+
+class Meddling:
+    """A partition; while anybody looks at it another one comes, as when the loop runs in another thread."""
+
+    topic, partition, end, confirmed = "orders", 0, 5, 3
+
+    def __init__(self) -> None:
+        self.held = {"first": self}
+
+    @property
+    def lost(self) -> None:
+        self.held[f"number {len(self.held)}"] = self
+
+    @property
+    def skipped(self) -> int:
+        self.held[f"number {len(self.held)}"] = self
+        return 7
+
+
+def test_where_a_consumer_is_can_be_asked_while_partitions_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            asked: list[tuple[Callable[[AsyncTopicConsumer], object], object]] = [
+                (lambda consumer: consumer.partitions, [("orders", 0)]),
+                (lambda consumer: consumer.lag(), {("orders", 0): 2}),
+                (lambda consumer: consumer.skipped(), 7),
+            ]
+            for ask, answer in asked:
+                consumer = client.consumer("g", "orders")
+                with monkeypatch.context() as patch:
+                    patch.setattr(consumer, "_held", Meddling().held)
+                    assert ask(consumer) == answer
+
+    run(scene())
+
+
+def test_what_a_thread_says_to_a_consumer_is_done_in_the_loop_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[str, bool]] = []
+
+    def record(name: str) -> None:
+        method = getattr(AsyncTopicConsumer, name)
+
+        def recorded(consumer: AsyncTopicConsumer, *args: object) -> None:
+            done.append((name, in_io_thread()))
+            method(consumer, *args)
+
+        monkeypatch.setattr(AsyncTopicConsumer, name, recorded)
+
+    for name in ("pause", "resume", "consumed"):
+        record(name)
+
+    def thread(world: TopicWorld) -> list[int]:
+        offsets: list[int] = []
+        with (
+            TopicClient(world.place, FAST) as client,
+            client.producer() as producer,
+            client.consumer("g", "orders") as consumer,
+        ):
+            consumer.pause("orders", 0)
+            offsets.append(producer.send("orders", b"first").offset)
+            assert consumer.pull(timeout=0.05) is None
+            with pytest.raises(InvalidInput):
+                consumer.pause("orders", "0")  # type: ignore[arg-type]
+            consumer.resume("orders", 0)
+            for message in consumer:
+                if message.data == b"last":
+                    break
+                offsets.append(producer.send("orders", b"last").offset)
+        return offsets
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world:
+            first, last = await asyncio.wait_for(asyncio.to_thread(thread, world), LIMIT_S)
+            assert done == [("pause", True), ("resume", True), ("consumed", True)]
+            assert first < (world.offset("g", 0) or 0) <= last, "the close has waited for it"
+
+    run(scene())
 
 
 def test_t48_messages_go_to_partitions_that_take_them() -> None:

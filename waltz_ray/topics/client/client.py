@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
+from waltz_ray.client.application import checked_int
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.io_thread import IoThread
 from waltz_ray.client.time_limits import checked_timeout, checked_wait
@@ -385,7 +386,7 @@ class TopicConsumer:
         except BaseException:
             self._core.give_up(batch)
             raise
-        self._core.consumed(batch)
+        self._io.post(self._core.consumed, batch)  # before a ``close`` that follows
 
     @property
     def partitions(self) -> list[tuple[str, int]]:
@@ -402,13 +403,18 @@ class TopicConsumer:
 
     def pause(self, topic: str, partition: int) -> None:
         """Give out nothing of it until ``resume``."""
-        self._core.pause(topic, partition)
+        self._io.post(self._core.pause, *_checked_place(topic, partition))
 
     def resume(self, topic: str, partition: int) -> None:
         """End ``pause``."""
-        self._core.resume(topic, partition)
+        self._io.post(self._core.resume, *_checked_place(topic, partition))
 
     def seek(self, topic: str, partition: int, to: SeekTo) -> int:
         """Go on at ``to`` in a partition that we have; the offset."""
         found: int = self._call(self._core.seek(topic, partition, to))
         return found
+
+
+def _checked_place(topic: str, partition: int) -> tuple[str, int]:
+    """Of a partition; InvalidInput, in the thread of who asks."""
+    return checked_text("a topic's name", topic), checked_int("a partition", partition)

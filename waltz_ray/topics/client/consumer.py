@@ -145,7 +145,7 @@ class AsyncTopicConsumer:
         await held.confirm(batch.end)
 
     def consumed(self, batch: MessageBatch) -> None:
-        """``confirm``, without waiting: soon. For any thread. If the partition is not ours any more, it comes again."""
+        """``confirm``, without waiting: soon. If the partition is not ours any more, it comes again."""
         held = self._giver_of(batch)
         if held is not None:
             held.consumed(batch.end)
@@ -258,22 +258,23 @@ class AsyncTopicConsumer:
 
     # ---- where it is
 
+    def _having(self) -> list[HeldPartition]:
+        """What it has now, for any thread: the list is made at once, before the loop's thread goes on."""
+        return [held for held in list(self._held.values()) if held.lost is None]
+
     @property
     def partitions(self) -> list[tuple[str, int]]:
-        """Those that it has now."""
-        return sorted((held.topic, held.partition) for held in self._held.values() if held.lost is None)
+        """Those that it has now. For any thread."""
+        return sorted((held.topic, held.partition) for held in self._having())
 
     def lag(self) -> dict[tuple[str, int], int]:
-        """By partition that it has: how many transactions the log has behind what is confirmed, about."""
-        return {
-            (held.topic, held.partition): max(0, held.end - held.confirmed)
-            for held in self._held.values()
-            if held.lost is None
-        }
+        """By partition that it has: how many transactions the log has behind what is confirmed, about. For any
+        thread."""
+        return {(held.topic, held.partition): max(0, held.end - held.confirmed) for held in self._having()}
 
     def skipped(self) -> int:
-        """Transactions that retention had let go of before this consumer could read them."""
-        return sum(held.skipped for held in self._held.values())
+        """Transactions that retention had let go of before this consumer could read them. For any thread."""
+        return sum(held.skipped for held in list(self._held.values()))
 
     def pause(self, topic: str, partition: int) -> None:
         """Give out nothing of it until ``resume``; it stays ours, also while it is another member's in between."""
@@ -339,8 +340,7 @@ class AsyncTopicConsumer:
         return await source.first_id_at(partition, when)
 
     def _of(self, topic: str, partition: int) -> HeldPartition | None:
-        found = (held for held in self._held.values() if (held.topic, held.partition) == (topic, partition))
-        return next((held for held in found if held.lost is None), None)
+        return next((held for held in self._having() if (held.topic, held.partition) == (topic, partition)), None)
 
     def _giver_of(self, batch: MessageBatch) -> HeldPartition | None:
         """Who has given it out, if the partition is still ours by the same lease. InvalidInput: it is no batch."""
