@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.topics.actors import TopicActors, actors
+from tests.topics.actors import LIMIT_S, TopicActors, actors
 from tests.topics.foreign_client import ForeignClient, payloads_of, text
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.topics.codes import TopicCode
+from waltz_ray.topics.messages_consumer import ProgressRequestC2B
 from waltz_ray.topics.offset_item import OffsetItem
 from waltz_ray.topics.records import OWNERSHIP_HEADER, encode_messages, header_of_type
+from waltz_ray.topics.serving import slot_partition
+from waltz_ray.topics.wire import encode_request
 
 KEY = ("g", "orders", 0)
 
@@ -453,5 +457,27 @@ def test_connections_of_many_who_ask_in_vain_are_forgotten() -> None:
             delivery = found.nodes[0].duties.deliveries.of("orders", partition, "g")
             assert delivery is not None
             assert len(delivery._connections) <= 64
+
+    asyncio.run(run())
+
+
+def test_what_was_read_far_beyond_the_end_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has the partition is waited for, for a while; what a stranger says is not."""
+
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            await sent(broker, b"a")
+            await broker.register("g", "orders")
+            fold = found.nodes[0].topics["orders"].partitions[0].fold
+
+            async def said(consumer: str) -> int:
+                told = ProgressRequestC2B(consumer, "g", "orders", 0, 1 << 60, 0)
+                return (await asyncio.wait_for(broker.ask(*encode_request(told)), LIMIT_S)).code
+
+            monkeypatch.setattr(slot_partition, "_SETTLED_S", 3600.0)
+            assert await said("stranger") == TopicCode.DUPLICATE_PARTITION
+            monkeypatch.setattr(slot_partition, "_SETTLED_S", 0.01)
+            assert await said("one") == TopicCode.BAD_REQUEST
+            assert fold._waiting == []
 
     asyncio.run(run())

@@ -110,9 +110,12 @@ class GroupDelivery:
             timer = loop.call_at(until_s, self._let_go_of, reply.token)
             self._held[reply.token] = _HeldPull(status.consumer, reply, timer)
 
-    def report(self, make: Callable[[int, int, int], t.DeliveryRequest], offset: int, told: Replied) -> None:
+    def report(
+        self, consumer: str, make: Callable[[int, int, int], t.DeliveryRequest], offset: int, told: Replied
+    ) -> None:
         """A request about what a consumer has read by itself, up to ``offset``; made with its token, the log's end and
-        what it has behind ``offset``, in bytes. What it has read is known here a moment later, perhaps."""
+        what it has behind ``offset``, in bytes. What it has read is known here a moment later, perhaps; nobody waits
+        for what somebody claims who does not have the partition."""
 
         def ask() -> None:
             end, at = self._partition.end, max(offset, self.machine.status().confirmed, 0)
@@ -123,7 +126,7 @@ class GroupDelivery:
             await self._partition.settled(offset)
             ask()
 
-        if offset <= self._partition.end:
+        if offset <= self._partition.end or self.machine.status().consumer != consumer:
             ask()
         else:
             self._owner.spawn(ask_later())

@@ -92,6 +92,11 @@ class PartitionFold:
         heapq.heappush(self._waiting, (transaction_id, next(self._order), call))
         asyncio.get_running_loop().call_soon(self._call_those_who_wait)
 
+    def forget(self, call: Callable[[], None]) -> None:
+        """Do not call it any more: the transaction may never come."""
+        self._waiting = [each for each in self._waiting if each[2] != call]
+        heapq.heapify(self._waiting)
+
     # ---- looking back
 
     async def _last_claim(self) -> SlotClaim | None:

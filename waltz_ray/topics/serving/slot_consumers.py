@@ -236,7 +236,7 @@ class SlotConsumers:
         def asked(token: int, end: int, lag_bytes: int) -> t.ProgressAsked:
             return t.ProgressAsked(token, consumer, offset, read_bytes, filtered, end, lag_bytes)
 
-        delivery.report(asked, offset, told)
+        delivery.report(consumer, asked, offset, told)
 
     def _withdrawn(self, delivery: GroupDelivery, consumer: str) -> Refusal | None:
         """Why who has registered may not go on: rules hold from the next request on. What was consumed is confirmed

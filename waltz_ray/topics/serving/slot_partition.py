@@ -156,9 +156,13 @@ class SlotPartition:
         if wanted > self.fold.mark:
             folded = asyncio.Event()
             self.fold.after(wanted, folded.set)
-            with contextlib.suppress(TimeoutError):
-                async with compat.timeout(_SETTLED_S):
-                    await folded.wait()
+            try:
+                with contextlib.suppress(TimeoutError):
+                    async with compat.timeout(_SETTLED_S):
+                        await folded.wait()
+            finally:
+                if not folded.is_set():
+                    self.fold.forget(folded.set)
 
     @property
     def epoch(self) -> int:
