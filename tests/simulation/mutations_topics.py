@@ -37,6 +37,7 @@ __all__ = [
     "partitions_are_left_while_they_are_taken",
     "refused_appends_go_to_the_end",
     "requests_of_given_up_connections_are_done",
+    "what_came_before_a_registration_is_confirmed",
     "what_follows_a_refused_append_is_taken",
     "what_is_not_consumed_counts_as_consumed",
     "what_was_remembered_counts_whoever_had_it",
@@ -105,6 +106,11 @@ def leases_of_consumers_never_end(patch: Patch) -> None:
 
 def confirms_are_answered_and_not_stored(patch: Patch) -> None:
     break_rule(patch, delivery_rules, "has_to_store", lambda told, confirmed, stored, skipped: False)
+
+
+def what_came_before_a_registration_is_confirmed(patch: Patch) -> None:
+    """Who has registered again is told that the batch of before is confirmed, which comes again."""
+    break_rule(patch, delivery_rules, "may_confirm", lambda delivered, term: True)
 
 
 def what_is_not_consumed_counts_as_consumed(patch: Patch) -> None:

@@ -338,7 +338,8 @@ class DeliveryWorld:
         confirms = isinstance(request, t.ConfirmAsked | t.ProgressAsked | t.PartitionGivenBack)
         if broker.holder != consumer.name and not confirms:
             raise self.broken(f"{consumer.name} is answered {reply.code}, but {broker.holder or 'nobody'} has it")
-        if reply.code in (TopicCode.OK, TopicCode.NOT_FOUND) and said and had_it:
+        nothing_new = reply.code == TopicCode.NOT_FOUND and isinstance(request, t.PullAsked)
+        if (reply.code == TopicCode.OK or nothing_new) and said and had_it:
             self.promised(broker, said)
         if isinstance(request, t.PartitionGivenBack):
             self.let_go(broker, consumer)

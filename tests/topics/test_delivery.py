@@ -171,6 +171,22 @@ def test_t26_a_confirm_moves_on_or_rewinds() -> None:
     assert shop.stored == 6
 
 
+def test_t26_what_was_delivered_before_a_consumer_registered_again_is_not_confirmed() -> None:
+    """Its answer to the registration may come late, and the batch before it: all of that comes again."""
+    shop = Shop()
+    shop.register()
+    assert shop.confirm().code == TopicCode.NOT_FOUND, "nothing has been delivered"
+    assert shop.pull(manual=True).messages == [0, 1, 2]
+    shop.register()
+    reply = shop.confirm()
+    assert (reply.code, reply.offset, shop.stored) == (TopicCode.NOT_FOUND, 0, 0)
+    assert "comes again" in reply.text
+    assert shop.pull(manual=True).messages == [0, 1, 2]
+    for _ in range(2):  # the answer may be lost, and it is asked again
+        assert shop.confirm().code == TopicCode.OK
+        assert shop.stored == 3
+
+
 def test_t26_an_answer_waits_until_the_offset_is_stored() -> None:
     shop = Shop()
     shop.register()

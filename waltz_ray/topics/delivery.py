@@ -48,6 +48,7 @@ class Delivery:
         self._lease = DeliveryLease(limits.lease_ms)
         self._filters: frozenset[str] = frozenset()
         self._epoch: int | None = None  # the offset was taken with; None: what is remembered may be wrong
+        self._delivered = 0  # the term of the lease under which there was a batch last
         self._end = t.NO_OFFSET
         self._lag_bytes = 0
         self._now_ms = 0
@@ -125,6 +126,10 @@ class Delivery:
                     self._finish(*refused)
                     return
                 consumed = rules.says_consumed(request)
+                if isinstance(request, t.ConfirmAsked) and consumed and not rules.may_confirm(self._delivered, work.term):
+                    text = "nothing was delivered since the consumer registered: what was before comes again"
+                    self._finish(TopicCode.NOT_FOUND, text)
+                    return
                 if consumed:
                     self._place.confirm()
                 elif consumed is not None:
@@ -194,6 +199,7 @@ class Delivery:
         """The reply with messages."""
         filtered, offset, after = bool(self._filters), self._place.position, batch.next_offset
         self._place.read(batch.messages, after)
+        self._delivered = self._lease.term
         self._meter.pulled(self._flow, max(1, batch.read_bytes), filtered, self._now_ms)
         where = offset, after, self._end, batch.lag_bytes
         slow = filtered and is_little(batch.read_bytes)

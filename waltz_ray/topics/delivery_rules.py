@@ -20,6 +20,7 @@ __all__ = [
     "is_in_the_log",
     "is_present",
     "known_to_the_log",
+    "may_confirm",
     "memory_counts",
     "pull_confirms",
     "pull_rewinds",
@@ -39,6 +40,12 @@ def holder_code(holder: str | None, consumer: str) -> TopicCode:
     if holder is None:
         return TopicCode.HB_NO_NODE
     return TopicCode.OK if holder == consumer else TopicCode.DUPLICATE_PARTITION
+
+
+def may_confirm(delivered: int, term: int) -> bool:
+    """Whether a consumer may confirm by hand: something was ``delivered`` under its lease. What it got before it
+    registered again comes again, so it must not be told that it is confirmed."""
+    return delivered == term
 
 
 def pull_confirms(last_consumed: bool, manual: bool) -> bool:
