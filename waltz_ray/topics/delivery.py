@@ -126,7 +126,8 @@ class Delivery:
                     self._finish(*refused)
                     return
                 consumed = rules.says_consumed(request)
-                if isinstance(request, t.ConfirmAsked) and consumed and not rules.may_confirm(self._delivered, work.term):
+                by_hand = isinstance(request, t.ConfirmAsked) and consumed
+                if by_hand and not rules.may_confirm(self._delivered, work.term):
                     text = "nothing was delivered since the consumer registered: what was before comes again"
                     self._finish(TopicCode.NOT_FOUND, text)
                     return
