@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import errno
 import io
 import json
 import math
@@ -511,3 +512,30 @@ def test_what_is_left_of_a_load_that_had_not_begun_is_used(tmp_path: Path, torn:
         cursor.begin({"key": "id"}, [3], 4)
     with open_cursor(path, True) as cursor:
         assert (cursor.starts, cursor.clients) == ([3], [4])
+
+
+@pytest.mark.parametrize("room", [5, 50], ids=["not for the first line", "not for the client's ID"])
+def test_a_file_that_is_written_only_in_part_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    path, settings, write = tmp_path / "load", {"key": "id"}, os.write
+    first_line = b'{"waltz_load": 1, "key": "id", "starts": [3]}\n'
+
+    def to_a_full_disk(descriptor: int, data: bytes) -> int:
+        """As a kernel does it: what there is room for is written, and no error; the next time there is one."""
+        left = room - os.fstat(descriptor).st_size
+        if not left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data[:left])
+
+    with open_cursor(path, False) as cursor, monkeypatch.context() as full:
+        full.setattr(os, "write", to_a_full_disk)
+        with pytest.raises(InvalidInput, match=r"No space left on device\); this run has appended nothing"):
+            cursor.begin(settings, [3], 4)
+    assert path.stat().st_size == room
+    begun = room > len(first_line)
+    with open_cursor(path, begun) as cursor:
+        assert (bool(cursor.settings), cursor.clients) == (begun, [])
+        cursor.begin(settings, [3], 5)
+    with open_cursor(path, True) as cursor:
+        assert (cursor.starts, cursor.clients) == ([3], [5])

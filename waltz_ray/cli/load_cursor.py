@@ -89,12 +89,22 @@ class LoadCursor:
             )
 
     def begin(self, settings: Mapping[str, Any], starts: Sequence[int], client_id: int) -> None:
-        """Before the first append of a run."""
+        """Before the first append of a run. InvalidInput if not all of it can be written: then nothing is appended."""
         lines: list[Mapping[str, Any]] = [{"client_id": client_id}]
         if not self.settings:
             lines = [{"waltz_load": _VERSION, **settings, "starts": list(starts)}, *lines]
-        os.ftruncate(self._descriptor, self._whole_bytes)  # a torn line is of a run that has done nothing
-        os.write(self._descriptor, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        try:
+            self._write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        except OSError as error:
+            raise InvalidInput(
+                f"{self._path} cannot be written ({error.strerror}); this run has appended nothing"
+            ) from error
+
+    def _write(self, text: bytes) -> None:
+        """In place of a torn line, which is of a run that has done nothing. A disk that is almost full takes a part."""
+        os.ftruncate(self._descriptor, self._whole_bytes)
+        while text:
+            text = text[os.write(self._descriptor, text) :]
         os.fsync(self._descriptor)
         folder = os.open(self._path.parent, os.O_RDONLY)
         try:
