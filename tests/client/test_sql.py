@@ -365,3 +365,28 @@ def test_sqlite_in_memory_needs_one_connection() -> None:
     ledger.apply_transaction(made(0, 1)[0])
     assert ledger.client_high_water_mark(0) == 0
     one.dispose()
+
+
+@pytest.mark.parametrize("how", ["of the engine", "of its options", "of the driver"])
+def test_an_engine_without_transactions_is_refused(url: str, how: str) -> None:
+    engine = create_engine(url)
+    driver = {"isolation_level": None} if engine.name == "sqlite" else {"autocommit": True}
+    wrong = {
+        "of the engine": create_engine(url, isolation_level="AUTOCOMMIT"),
+        "of its options": engine.execution_options(isolation_level="AUTOCOMMIT"),
+        "of the driver": create_engine(url, connect_args=driver),
+    }[how]
+    with pytest.raises(ConfigError, match="commits each statement at once and cannot roll it back"):
+        Ledger(wrong)
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM waltz_marks")) == 0
+    wrong.dispose()
+    engine.dispose()
+
+
+def test_an_engine_that_begins_transactions_itself_is_not(tmp_path: Path) -> None:
+    """As SQLAlchemy's documentation has it for SQLite, for savepoints and SERIALIZABLE."""
+    engine = create_engine(f"sqlite:///{tmp_path}/a.db", connect_args={"isolation_level": None})
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    assert Ledger(engine).client_high_water_mark(0) == -1
+    engine.dispose()

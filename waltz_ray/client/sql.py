@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import re
+import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from sqlalchemy import (
     Integer,
     MetaData,
     Table,
+    delete,
     event,
     insert,
     inspect,
@@ -54,8 +56,8 @@ class SQLAlchemyCallbacks(Callbacks):
     """Subclass it and write ``apply``. Any number of processes may share a database; each transaction is applied once.
 
     With SQLite use a file, or for one in memory ``poolclass=StaticPool``: callbacks run on a thread of the client's.
-    With several processes any isolation level will do; where it makes the database refuse (a serialization failure),
-    the transactions are applied again, as after every error.
+    With several processes any isolation level will do that has transactions (AUTOCOMMIT has none); where it makes the
+    database refuse (a serialization failure), the transactions are applied again, as after every error.
     """
 
     def __init__(self, engine: Engine, mark_table: str = "waltz_marks") -> None:
@@ -72,6 +74,7 @@ class SQLAlchemyCallbacks(Callbacks):
             Column("transaction_id", BigInteger, nullable=False),
         )
         self._make_table()
+        self._check_rollback()
 
     @abstractmethod
     def apply(self, session: Session, transaction: Transaction) -> None:
@@ -202,6 +205,26 @@ class SQLAlchemyCallbacks(Callbacks):
         except DBAPIError:
             if not inspect(self.engine).has_table(self._marks.name):  # else another process was quicker
                 raise
+
+    def _check_rollback(self) -> None:
+        """ConfigError if a statement is committed at once: the mark would move although ``apply`` fails.
+
+        Tried out, since an engine, its options, a driver's own (sqlite3: ``autocommit=True``) and a kind of table can
+        be so, and SQLAlchemy does not know of all.
+        """
+        partition_id = -1 - secrets.randbelow(1 << 31)  # nobody's, and another one for each process that tries it now
+        marks = self._marks
+        with self.engine.connect() as connection:
+            connection.execute(insert(marks).values(partition_id=partition_id, transaction_id=NO_TRANSACTION))
+            connection.rollback()
+        with self.engine.begin() as connection:
+            if connection.scalar(select(marks.c.transaction_id).where(marks.c.partition_id == partition_id)) is None:
+                return
+            connection.execute(delete(marks).where(marks.c.partition_id == partition_id))
+        raise ConfigError(
+            f"{self.engine.url!r} commits each statement at once and cannot roll it back (AUTOCOMMIT); use an engine "
+            "with transactions, or data and mark would not be one"
+        )
 
 
 class _GuardedSession(Session):
