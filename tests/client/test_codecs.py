@@ -10,7 +10,7 @@ import subprocess
 import sys
 import uuid
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, time, timedelta, timezone
 from typing import Any, ClassVar
 
 import msgspec
@@ -48,13 +48,43 @@ class Plane(pydantic.BaseModel):
     seats: int
 
 
+class Booking(pydantic.BaseModel):
+    flight_no: int = pydantic.Field(alias="flightNo")
+    seat: str = pydantic.Field(alias="seatName", default="")
+    plane: Plane | None = pydantic.Field(serialization_alias="aircraft", default=None)
+
+
+class Rest(pydantic.BaseModel):
+    begins: datetime
+
+
+@dataclass
+class LongLeg(Leg):
+    meals: int = 0
+
+
+@dataclass
+class Hidden:
+    a: int
+    _b: int
+
+
 class Seat(msgspec.Struct):
     row: int
     price: float | None = None
 
 
+class Window(Seat):
+    view: str = ""
+
+
 class Colour(enum.Enum):
     RED = "red"
+    NONE = math.nan
+
+
+def at_offset(seconds: float) -> datetime:
+    return datetime(1930, 1, 1, tzinfo=timezone(timedelta(seconds=seconds)))
 
 
 TEXTS = st.text(st.characters(codec="utf-8"))
@@ -92,6 +122,13 @@ def test_bytes_are_read_as_they_were_whatever_they_begin_with(data: bytes) -> No
         (TypedCodec(Leg, "msgpack"), Leg("N14228", None)),
         (TypedCodec(Plane), Plane(tail="N1", seats=3)),
         (TypedCodec(Plane, "msgpack"), Plane(tail="N1", seats=3)),
+        (TypedCodec(Booking), Booking(flightNo=7, seatName="3A", plane=Plane(tail="N1", seats=3))),
+        (TypedCodec(Booking, "msgpack"), Booking(flightNo=7)),
+        (TypedCodec(Rest), Rest(begins=at_offset(-3600))),
+        (TypedCodec(Hidden), Hidden(1, 2)),
+        (TypedCodec(datetime), at_offset(5400)),
+        (TypedCodec(datetime, "msgpack"), at_offset(0)),
+        (TypedCodec(LongLeg), LongLeg("a", None, 3)),
         (TypedCodec(Seat), Seat(3)),
         (TypedCodec(list[Leg]), [Leg("a"), Leg("b")]),
         (TypedCodec(Leg | int), 3),
@@ -128,6 +165,16 @@ def test_json_reads_long_numbers_as_the_standard_library_does(number: str) -> No
         (TypedCodec(Seat), Seat(1, math.nan), "JSON does not have nan"),
         (TypedCodec(Leg), {"tail": "a"}, "codec is for Leg, not for dict"),
         (ZstdCodec(JsonCodec()), {"a": math.inf}, "JSON does not have inf"),
+        (JsonCodec(), {"a": Colour.NONE}, "JSON does not have nan"),
+        (JsonCodec(), [Leg("a"), {"b": Hidden(1, 2)}], "JsonCodec does not write Hidden._b"),
+        (JsonCodec(), {"at": at_offset(30)}, r"JSON does not have 1930-01-01 00:00:00\+00:00:30: its offset"),
+        (TypedCodec(datetime), at_offset(30), r"JSON does not have 1930-01-01 00:00:00\+00:00:30"),
+        (TypedCodec(datetime), at_offset(-3599), r"JSON does not have 1930-01-01 00:00:00-00:59:59"),
+        (TypedCodec(list[time]), [at_offset(30).timetz()], r"JSON does not have 00:00:00\+00:00:30"),
+        (TypedCodec(Rest), Rest(begins=at_offset(30)), r"JSON does not have 1930-01-01 00:00:00\+00:00:30"),
+        (TypedCodec(Leg), LongLeg("a", None, 3), "codec is for Leg, not for its subclass LongLeg"),
+        (TypedCodec(Leg | int), LongLeg("a"), "codec is for Leg, not for its subclass LongLeg"),
+        (TypedCodec(Seat, "msgpack"), Window(3), "codec is for Seat, not for its subclass Window"),
         (MsgpackCodec(), 1 << 64, "MsgpackCodec cannot encode int"),
     ],
     ids=repr,
@@ -135,6 +182,13 @@ def test_json_reads_long_numbers_as_the_standard_library_does(number: str) -> No
 def test_what_cannot_be_written_as_it_is_is_refused(codec: Codec | None, value: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         encoded(codec, value)
+
+
+def test_a_model_is_written_by_its_names_and_read_by_aliases_too() -> None:
+    codec, booking = TypedCodec(Booking), Booking(flightNo=7, seatName="3A")
+    data = encoded(codec, booking)
+    assert json.loads(data) == {"flight_no": 7, "seat": "3A", "plane": None}
+    assert codec.decode(data) == codec.decode(b'{"flightNo": 7, "seatName": "3A"}') == booking
 
 
 def test_json_writes_what_has_an_obvious_text() -> None:

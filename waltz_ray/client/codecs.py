@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import datetime, time, timedelta
+from enum import Enum
 from functools import lru_cache
-from typing import Any, Literal, Protocol, get_origin
+from typing import Any, Literal, Protocol, get_args, get_origin
 
 from waltz_ray.errors import InvalidInput
 
@@ -24,6 +26,7 @@ ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 _LONGEST_DATA_BYTES = 64 * 1024 * 1024  # no frame is longer, so no data was
 _LONG_NUMBER = re.compile(rb"[0-9]{19}").search
+_TIME_ZONE = re.compile(rb'[0-9](Z|[+-][0-9]{2}:[0-9]{2})"').search
 
 
 class Codec(Protocol):
@@ -72,14 +75,20 @@ class BytesCodec:
 class JsonCodec:
     """JSON in UTF-8 (orjson). Dataclasses, datetimes, UUIDs and enums are written, and read as what JSON has of them.
 
-    Refused: NaN and infinity, integers that need more than 64 bits, keys that are no strings, bytes. Whole numbers of
-    any length are read exactly.
+    Refused: NaN and infinity, integers that need more than 64 bits, keys that are no strings, bytes, dataclasses with a
+    field that begins with ``_``, times whose offset from UTC has seconds. Whole numbers are read exactly, of as many
+    digits as Python reads (``sys.set_int_max_str_digits``, 4,300 unless set).
     """
 
     def encode(self, value: Any) -> bytes:
-        data: bytes = _library("orjson").dumps(value)
-        if b"null" in data:  # which it also writes for NaN
-            _check_finite(value)
+        orjson = _library("orjson")
+        try:
+            data: bytes = orjson.dumps(value, _dataclass_fields, orjson.OPT_PASSTHROUGH_DATACLASS)
+        except orjson.JSONEncodeError as error:
+            if isinstance(error.__cause__, InvalidInput):
+                raise error.__cause__ from None
+            raise
+        _check_json(data, value, value)
         return data
 
     def decode(self, data: bytes) -> Any:
@@ -103,7 +112,9 @@ class MsgpackCodec:
 class TypedCodec:
     """Values of one type: a dataclass, a pydantic model, a ``msgspec.Struct``, a union of such, ``list[int]``...
 
-    What is read is checked against the type, and is of it; in JSON or MessagePack.
+    What is read is checked against the type, and is of it; in JSON or MessagePack. So a value of a subclass, whose own
+    fields would be lost, is refused. A pydantic model is written by the names of its fields, and read by those and by
+    their aliases (pydantic 2.11 or newer).
     """
 
     kind: Any
@@ -117,16 +128,21 @@ class TypedCodec:
         a_class = isinstance(self.kind, type) and get_origin(self.kind) is None  # Python 3.10 calls list[int] a type
         if a_class and not isinstance(value, self.kind):
             raise InvalidInput(f"this client's codec is for {self.kind.__name__}, not for {type(value).__name__}")
-        if _is_pydantic(self.kind):
-            value = value.model_dump(mode="python" if self.form == "msgpack" else "json")
-        data: bytes = _library(self.form).encode(value)
-        if self.form == "json" and b"null" in data:
-            _check_finite(value)
+        for record in _records(self.kind):
+            if isinstance(value, record) and type(value) not in _records(self.kind):
+                raise InvalidInput(
+                    f"this client's codec is for {record.__name__}, not for its subclass {type(value).__name__}"
+                )
+        pydantic = _is_pydantic(self.kind)
+        plain = value.model_dump(mode="python" if self.form == "msgpack" else "json") if pydantic else value
+        data: bytes = _library(self.form).encode(plain)
+        if self.form == "json":
+            _check_json(data, plain, value)
         return data
 
     def decode(self, data: bytes) -> Any:
         if _is_pydantic(self.kind):
-            return self.kind.model_validate(_library(self.form).decode(data))
+            return self.kind.model_validate(_library(self.form).decode(data), **_by_name_and_alias())
         return _decoder(self.kind, self.form).decode(data)
 
 
@@ -188,20 +204,70 @@ def _is_pydantic(kind: Any) -> bool:
     return isinstance(kind, type) and hasattr(kind, "model_validate")
 
 
-def _check_finite(value: Any) -> None:
-    """InvalidInput if there is a NaN or an infinity in it, which JSON would have as null."""
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise InvalidInput(f"JSON does not have {value}; say what it is to be, or use MsgpackCodec")
+@lru_cache
+def _by_name_and_alias() -> dict[str, bool]:
+    """How pydantic reads: we write names, others may write aliases. Before 2.11 it is as the model says."""
+    import pydantic
+
+    version = tuple(int(number) for number in pydantic.VERSION.split(".")[:2])
+    return {"by_name": True, "by_alias": True} if version >= (2, 11) else {}
+
+
+@lru_cache
+def _records(kind: Any) -> tuple[type, ...]:
+    """The classes in a type, or in a union, whose values are read as them and nothing else."""
+    return tuple(
+        each
+        for each in get_args(kind) or (kind,)
+        if isinstance(each, type) and (is_dataclass(each) or hasattr(each, "__struct_fields__") or _is_pydantic(each))
+    )
+
+
+def _dataclass_fields(value: Any) -> dict[str, Any]:
+    """What orjson would write of a dataclass, from which it leaves out such fields."""
+    if not is_dataclass(value) or isinstance(value, type):
+        raise TypeError  # orjson says what it cannot write
+    names = [each.name for each in fields(value)]
+    for name in names:
+        if name.startswith("_"):
+            raise InvalidInput(
+                f"JsonCodec does not write {type(value).__name__}.{name}: it begins with _; use TypedCodec"
+            )
+    return {name: getattr(value, name) for name in names}
+
+
+def _check_json(data: bytes, written: Any, value: Any) -> None:
+    """InvalidInput if JSON has something else than is in the value. Most data shows that there is nothing to look for.
+
+    ``written``: the value, or what pydantic has made of it.
+    """
+    if b"null" in data:  # which is also written for NaN
+        for each in _leaves(written):
+            if isinstance(each, float) and not math.isfinite(each):
+                raise InvalidInput(f"JSON does not have {each}; say what it is to be, or use MsgpackCodec")
+    if _TIME_ZONE(data):  # which is rounded to a minute
+        for each in _leaves(value.model_dump() if written is not value else value):
+            offset = each.utcoffset() if isinstance(each, datetime | time) else None
+            if offset is not None and offset % timedelta(minutes=1):
+                raise InvalidInput(f"JSON does not have {each}: its offset from UTC has seconds; append it in UTC")
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """All that has no parts."""
+    parts: Any = ()
+    if isinstance(value, str | int | float):
+        yield value
+    elif isinstance(value, Enum):
+        parts = [value.value]
     elif isinstance(value, Mapping):
-        for each in value.values():
-            _check_finite(each)
+        parts = value.values()
     elif isinstance(value, list | tuple | set | frozenset):
-        for each in value:
-            _check_finite(each)
+        parts = value
     elif is_dataclass(value):
-        for one in fields(value):
-            _check_finite(getattr(value, one.name))
+        parts = [getattr(value, each.name) for each in fields(value)]
+    elif hasattr(value, "__struct_fields__"):  # msgspec.Struct
+        parts = [getattr(value, name) for name in value.__struct_fields__]
     else:
-        for name in getattr(value, "__struct_fields__", ()):  # msgspec.Struct
-            _check_finite(getattr(value, name))
+        yield value
+    for part in parts:
+        yield from _leaves(part)
