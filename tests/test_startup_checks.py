@@ -10,7 +10,8 @@ import pytest
 
 from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, StorageConfig
-from waltz_ray.errors import ConfigError, InvalidInput
+from waltz_ray.errors import ConfigError, InvalidInput, SecretUnusable
+from waltz_ray.finding import cluster_file
 from waltz_ray.security.certificates import make_certificates
 from waltz_ray.startup_checks import check_files
 
@@ -70,6 +71,12 @@ def test_nothing_is_started_with_a_file_that_cannot_be_used(config: ClusterConfi
         bring_up(replace(config, secret_file="secret"), progress=said.append)
     with pytest.raises(ConfigError, match="cannot be used"):
         bring_up(replace(config, kv=KvConfig(tls_certificate="/nobody", tls_key="/nobody")), progress=said.append)
+    (tmp_path / "pass").write_text("waltz-secret-1 and then something else")
+    (tmp_path / "pass").chmod(0o600)
+    for secret, why in (("pass", "does not hold a cluster's secret"), ("nowhere/pass", "No such file or directory")):
+        with pytest.raises(SecretUnusable, match=why):
+            bring_up(replace(config, secret_file=str(tmp_path / secret)), progress=said.append)
+    assert cluster_file.read(config.directory) is None
     (tmp_path / "rights.json").write_text("[")
     with pytest.raises(InvalidInput, match="no JSON"):
         bring_up(config, progress=said.append)

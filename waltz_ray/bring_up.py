@@ -164,6 +164,7 @@ class _Attempt:
     def run(self, address: str) -> Cluster:
         if self._first_time:  # else what was recorded counts
             check_files(self._config, here=not address)
+            make_secret(self._config.secret_path)  # a cluster that was made with another file could never be begun
         self._join(address)
         with interruptible():  # Ray has put a handler of its own in place
             self._others_actors = self._found.running or bool(running_actors(self._config.name))

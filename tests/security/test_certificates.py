@@ -102,6 +102,12 @@ def test_odd_names_are_refused(tmp_path: Path, name: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_host_whose_name_is_not_ascii_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"'ü' cannot be a server's name: .*A-label"):
+        make_certificates(tmp_path / "c", ["localhost", "ü"], ["ü"], 2)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["authority", "server"])
 def test_names_of_other_files_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidInput, match="cannot be called"):

@@ -48,13 +48,13 @@ def make_certificates(directory: Path, hosts: Sequence[str], clients: Sequence[s
             raise InvalidInput(
                 f"{name!r} cannot be in a certificate: letters, digits, '-', '_', '.' and ':', at most 64"
             )
+    names = [_general_name(host) for host in hosts]
     if reserved := {AUTHORITY, SERVER} & set(clients):
         raise InvalidInput(f"a client cannot be called {sorted(reserved)[0]!r}: that is the name of other files there")
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         authority = _Authority(directory, days)
         made = [authority.made]
-        names: list[x509.GeneralName] = [_general_name(host) for host in hosts]
         made.append(authority.vouch(SERVER, "server", ExtendedKeyUsageOID.SERVER_AUTH, names))
         made += [authority.vouch(name, name, ExtendedKeyUsageOID.CLIENT_AUTH, []) for name in clients]
     except OSError as error:
@@ -66,7 +66,11 @@ def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        pass
+    try:
         return x509.DNSName(host)
+    except ValueError as error:
+        raise InvalidInput(f"{host!r} cannot be a server's name: {error}") from error
 
 
 class _Authority:
