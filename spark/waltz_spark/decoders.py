@@ -32,6 +32,7 @@ class JsonRows:
         own = spark.createDataFrame([], fields).schema
         self.schema = StructType(list(spark.createDataFrame([], _IDS).schema) + list(own))
         self._fields = to_arrow_schema(own)
+        self._wrapped = pa.schema({"r": pa.list_(pa.struct(list(self._fields)))})
 
     def __call__(self, rows: Any) -> Any:
         """One batch with the columns partition_id, transaction_id and data, at least."""
@@ -39,19 +40,23 @@ class JsonRows:
         if lacking:
             raise InvalidInput(f"JsonRows needs the column {lacking[0]}; name it in columns=, or leave columns= out")
         where = f"partition {rows['partition_id'][0]}, transactions from {rows['transaction_id'][0]} on"
-        text = b"\n".join(data.replace(b"\n", b" ") for data in rows["data"].to_pylist())
+        # Each in a list in an object of its own: wherever its data would end, that of the next does not begin there.
+        text = b'{"r":[' + b']}\n{"r":['.join(data.replace(b"\n", b" ") for data in rows["data"].to_pylist()) + b"]}"
         try:
             table = pyarrow.json.read_json(
                 pa.BufferReader(text),
                 read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
                 parse_options=pyarrow.json.ParseOptions(
-                    explicit_schema=self._fields, unexpected_field_behavior="ignore"
+                    explicit_schema=self._wrapped, unexpected_field_behavior="ignore"
                 ),
             )
         except pa.ArrowInvalid as error:
-            raise InvalidInput(f"{where}: the data is not JSON of these fields: {error}") from error
-        if table.num_rows != rows.num_rows:
-            raise InvalidInput(f"{where}: {rows.num_rows} transactions hold {table.num_rows} JSON objects")
+            reason = str(error).replace("/r/[]", "")  # where a field is in the object, not in what is around it
+            raise InvalidInput(f"{where}: the data is not JSON of these fields: {reason}") from error
+        lists = table["r"].combine_chunks()
+        objects = lists.flatten()
+        if table.num_rows != rows.num_rows or objects.null_count or lists.value_lengths().unique().to_pylist() != [1]:
+            raise InvalidInput(f"{where}: not every transaction holds one JSON object")
         columns = [rows["partition_id"], rows["transaction_id"]]
-        columns += [table[name].combine_chunks() for name in self._fields.names]
+        columns += objects.flatten()
         return pa.record_batch(columns, names=["partition_id", "transaction_id", *self._fields.names])

@@ -195,9 +195,21 @@ def test_json_that_does_not_fit(spark: Any) -> None:
         {"partition_id": 4, "transaction_id": 7, "id": 1},
         {"partition_id": 4, "transaction_id": 8, "id": None},
     ]
-    for bad in (b"\xff\x00", b'{"id":"x"}', b'{"id":1}{"id":2}', b""):
+    good, two = b'{"id":1}', b'{"id":1} {"id":2}'
+    for bad in (b"\xff\x00", b'{"id":"x"}', two, b"", b"null", b"[1]", b'{"id":1},{"id":2}', b'{"id":1},"more":2'):
         with pytest.raises(InvalidInput, match="partition 4, transactions from 7 on"):
-            decoder(rows(b'{"id":1}', bad))
+            decoder(rows(good, bad))
+    # As many objects as transactions, but not one in each.
+    halves = (b'{"id":1', b',"other":2} {"id":2}'), (b'{"id":1,"other":"', b'"}', good), (b'{"id":', b"1}", good)
+    for together in (
+        (b"", two),
+        (two, b" "),
+        (b'{"id":1}{"id":2}', good, b""),
+        (b'{"id":1}]}{"r":[{"id":2}', b""),
+        *halves,
+    ):
+        with pytest.raises(InvalidInput, match="partition 4, transactions from 7 on"):
+            decoder(rows(*together))
     with pytest.raises(InvalidInput, match="needs the column data"):
         decoder(rows(b"{}").drop_columns(["data"]))
 
