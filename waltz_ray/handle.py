@@ -30,7 +30,7 @@ class ClusterHandle:
         from waltz_ray.coordination.zookeeper import KazooZooKeeper
 
         found = self._found = find_cluster(cluster, directory, address, zookeeper)
-        self._zookeeper = KazooZooKeeper(found.zookeeper)
+        self._zookeeper: ZooKeeper = KazooZooKeeper(found.zookeeper)
         self._store = ClusterStore(self._zookeeper, found.name)
         try:
             check_key(found, self._store.info())

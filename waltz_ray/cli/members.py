@@ -256,7 +256,7 @@ def show_moves(before: Mapping[int, frozenset[int]], plan: Mapping[int, frozense
         return
     table = table_of("partition", "is on", "is to be on")
     for p, one in plan.items():
-        table.add_row(str(p), _listed(tuple(sorted(before[p]))), _listed(tuple(sorted(one))))
+        table.add_row(str(p), _listed(tuple(sorted(before.get(p, ())))), _listed(tuple(sorted(one))))
     console().print(table)
 
 

@@ -46,19 +46,18 @@ def move(
     """
     if bool(to) == bool(replicas):
         raise InvalidInput("say where to: a server, with --to server/1, or replicas, with --replicas 1,4,5")
-    wait_s = 0.0 if no_wait else timeout
     with open_members(directory, cluster, address, zookeeper) as members, progress_line(quiet=False) as progress:
         if to:
             server = _number_of(to)
             members.prefer(partitions, server)
-            if wait_s:
-                members.wait_until_served(partitions, server, progress, wait_s)
+            if not no_wait:
+                members.wait_until_served(partitions, server, progress, timeout)
             where = f"server {server}"
         else:
             numbers = _numbers(replicas)
             members.move(partitions, numbers)
-            if wait_s:
-                members.wait_until_moved(partitions, progress, wait_s)
+            if not no_wait:
+                members.wait_until_moved(partitions, progress, timeout)
             where = f"replicas {', '.join(map(str, sorted(numbers)))}"
         listed = ", ".join(map(str, partitions))
         done = "is on its way to" if no_wait else "is on" if replicas else "is served by"
@@ -80,14 +79,14 @@ def rebalance(
     Interrupted, it goes on; asked again, it is waited for again.
     """
     with open_members(directory, cluster, address, zookeeper) as members, progress_line(as_json) as progress:
-        before = members.sets()
+        before = members.sets()  # partitions that are made from now on may be in the plan, too
         plan = members.rebalanced() if dry_run else members.rebalance()
         if as_json:
-            print_data({str(p): {"from": sorted(before[p]), "to": sorted(one)} for p, one in plan.items()})
+            print_data({str(p): {"from": sorted(before.get(p, ())), "to": sorted(one)} for p, one in plan.items()})
         elif plan:
             show_moves(before, plan)
         if not dry_run and not no_wait:
-            members.wait_until_moved(before, progress, timeout)
+            members.wait_until_moved({**before, **plan}, progress, timeout)
         if not as_json:
             told = f"{len(plan)} partitions " + ("would move" if dry_run else "move" if no_wait else "were moved")
             typer.echo(f"cluster {members.cluster}: {told if plan else 'nothing has to move'}")
