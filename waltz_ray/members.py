@@ -168,7 +168,8 @@ class Members(ClusterHandle):
         self.membership.without_replica(number, self._held(number))
 
     def _held(self, number: int) -> int:
-        return sum(number in one for one in [*self.sets().values(), *self._wanted().values()])
+        """How many partitions are on it, or are to be."""
+        return len({p for sets in (self.sets(), self._wanted()) for p, one in sets.items() if number in one})
 
     # ---- servers
 

@@ -1,4 +1,4 @@
-"""``waltz move`` and ``rebalance``: what they say; of the cluster there is only its ZooKeeper, in
+"""``waltz move``, ``rebalance`` and ``replica remove``: what they say; of the cluster there is only its ZooKeeper, in
 memory, so that nobody carries anything out."""
 
 from __future__ import annotations
@@ -47,6 +47,15 @@ def test_a_move_that_is_not_waited_for_is_not_said_to_be_done(
     assert "not done after 0 s: " in said.err
     assert run("move", "-p", "0", *to, "--no-wait") == 0
     assert capsys.readouterr().out == f"partition 0 of cluster demo is on its way to {wanted}\n"
+
+
+def test_a_partition_is_counted_once_where_it_is_and_is_wanted(
+    members: Members, capsys: pytest.CaptureFixture[str]
+) -> None:
+    members.move([0], [0, 1, 3])  # 2 has it still, and 3 is to have it
+    for number, held in ((0, 4), (2, 4), (3, 1)):
+        assert run("replica", "remove", str(number)) == 1
+        assert f"replica {number} cannot be removed: {held} partitions are on it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("how", [("--json",), ()], ids=str)
