@@ -52,6 +52,8 @@ def test_an_unknown_key_names_the_nearest_known_one() -> None:
         (TopicConfig, {"tls_certificate": "/a.pem"}),
         (TopicConfig, {"lease_margin_ms": 1500}),
         (ClusterConfig, {"name": "a b"}),
+        (ClusterConfig, {"name": "zookeeper"}),
+        (ClusterConfig, {"name": ".."}),
         (HttpConfig, {"port": 65536}),
         (HttpConfig, {"enabled": 1}),
         (HttpConfig, {"tls_clients": "/a.pem"}),

@@ -689,3 +689,5 @@ class ClusterConfig:
             raise ConfigError(
                 f"ClusterConfig.name must consist of letters, digits, '-', '_' and '.', not {self.name!r}"
             )
+        if self.name in (".", "..", "zookeeper"):
+            raise ConfigError(f"ClusterConfig.name cannot be {self.name!r}: ZooKeeper has that for itself")
