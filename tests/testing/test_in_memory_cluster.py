@@ -211,6 +211,8 @@ def test_input_that_cannot_be_used() -> None:
     with pytest.raises(InvalidInput, match="is not running"):
         InMemoryCluster().connect()
     with InMemoryCluster() as cluster:
+        with pytest.raises(InvalidInput, match="is running already"):
+            cluster.start()
         with pytest.raises(InvalidInput, match=r"servers=2\) has two"):
             cluster.move(0)
         with pytest.raises(InvalidInput, match="there is no server 2"):

@@ -79,7 +79,9 @@ class InMemoryCluster:
     # ---- life
 
     def start(self) -> InMemoryCluster:
-        """Begin to run; ``with`` does it."""
+        """Begin to run; ``with`` does it. InvalidInput if it runs."""
+        if self._io is not None:
+            raise InvalidInput("this InMemoryCluster is running already; with ... as starts it, too")
         self._io = IoThread()
         self._sessions = ClientSessions(self._zookeeper, self._io)
         try:
