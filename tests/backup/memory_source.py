@@ -34,6 +34,8 @@ class MemorySource:
         self.holds: dict[str, dict[int, int]] = {}
         self.reads: list[tuple[int, int, int]] = []
         self.lock_lost = False
+        self.locks: set[uuid.UUID] = set()
+        self.on_lock: Callable[[], None] = lambda: None
         self.before_hold: Callable[[], None] = lambda: None
         self.on_read: Callable[[], None] = lambda: None
 
@@ -78,7 +80,14 @@ class MemorySource:
             if self.lock_lost:
                 raise CoordinationError("lost")
 
-        yield check
+        if backup in self.locks:
+            raise CoordinationError("another run is under way")
+        self.locks.add(backup)
+        try:
+            self.on_lock()
+            yield check
+        finally:
+            self.locks.remove(backup)
 
     def hold(self, name: str, positions: Mapping[int, int], why: str) -> None:
         self.before_hold()
@@ -168,6 +177,28 @@ class BrittleFileSystem:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+
+class SharedFileSystem(BrittleFileSystem):
+    """With ``left`` = n ``meanwhile`` is called, once, before the n-th look at the files, or step that changes some."""
+
+    def __init__(self, meanwhile: Callable[[], None] = lambda: None, type_name: str = "local") -> None:
+        super().__init__(type_name)
+        self._meanwhile = meanwhile
+
+    def step(self, half: Callable[[], None] = lambda: None) -> None:
+        if self.steps == self.left:
+            self.left = None
+            self._meanwhile()
+        self.steps += 1
+
+    def get_file_info(self, what: Any) -> Any:
+        self.step()
+        return super().get_file_info(what)
+
+    def open_input_file(self, path: str) -> Any:
+        self.step()
+        return self._inner.open_input_file(path)
 
 
 class Quiet:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.backup.memory_source import CLOCK_MS, KEY, BrittleFileSystem, Killed, MemorySource, Quiet
+from tests.backup.memory_source import CLOCK_MS, KEY, BrittleFileSystem, Killed, MemorySource, Quiet, SharedFileSystem
 from tests.storage.helpers import records
 from waltz_ray.backup.catalogue import read_catalogue
 from waltz_ray.backup.format import Identity, Manifest, piece_of
@@ -453,6 +454,64 @@ def test_two_runs_at_once_do_not_both_count(tmp_path: Path) -> None:
         back_up(source, target, SMALL, FULL_SPEED, Quiet())
     assert newest(target).partitions[0].next_id == 9
     assert verify_backup(target, Quiet()).ok
+
+
+@pytest.mark.parametrize("kind", ["local", "s3"])
+def test_of_two_first_runs_at_once_one_makes_the_backup(tmp_path: Path, kind: str) -> None:
+    """The other one begins, and would come to its end, between any two steps of the first."""
+
+    def raced(folder: Path, step: int | None) -> tuple[set[str], SharedFileSystem]:
+        source, other, ended = MemorySource(), MemorySource(), set[str]()
+        refusals = set[str]()
+        source.ends = other.ends = {0: 9, 1: 0, 2: 0}
+        source.locks, source.holds = other.locks, other.holds
+
+        def tried(who: str, source: MemorySource, target: Target) -> None:
+            try:
+                run(source, target)
+                ended.add(who)
+            except CoordinationError as error:
+                refusals.add(str(error))
+
+        place = str(folder)
+        shared = SharedFileSystem(lambda: tried("other", other, Target(BrittleFileSystem(kind), place, place)), kind)
+        shared.left = step
+        tried("first", source, Target(shared, place, place))
+        assert refusals <= {"another run is under way"}
+        assert verify_backup(local(folder), Quiet()).ok
+        assert run(source, local(folder)).total_transactions == 9
+        assert source.holds == {}
+        return ended, shared
+
+    _, whole = raced(tmp_path / "whole", None)
+    found = [raced(tmp_path / f"b{step}", step)[0] for step in range(whole.steps)]
+    assert {"first"} in found
+    assert {"first", "other"} in found
+    assert set() not in found
+
+
+@pytest.mark.parametrize("at", ["begin", "end"])
+def test_a_place_that_has_become_anothers_is_not_written_to(tmp_path: Path, at: str) -> None:
+    """Who calls it by another name takes other locks, and a cluster has its own."""
+    other = Identity(uuid.UUID(int=1), "other", uuid.UUID(int=2))
+    source, target = MemorySource(), local(tmp_path)
+    source.ends, source.lock_lost = {0: 9, 1: 0, 2: 0}, True
+    with pytest.raises(CoordinationError, match="lost"):
+        run(source, target)  # it is begun
+    source.lock_lost = False
+
+    def begun() -> None:
+        target.write("backup.json", [other.encode()])
+
+    if at == "end":
+        source.ends[0], source.on_read = 10, begun
+    else:
+        source.on_lock = begun
+    with pytest.raises(CoordinationError, match=r"another backup has been begun in .* meanwhile; give each backup a"):
+        back_up(source, target, SMALL, FULL_SPEED, Quiet())
+    assert read_catalogue(target).identity == other
+    assert read_catalogue(target).newest is None
+    assert source.holds == {}
 
 
 # ---- restoring ------------------------------------------------------------------------------------------------------

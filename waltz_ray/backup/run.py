@@ -118,10 +118,7 @@ def back_up(
 
 
 def _identity(source: BackupSource, target: Target) -> Identity:
-    found = read_catalogue(target).identity
-    if found is None:
-        found = Identity(uuid.uuid4(), source.cluster, source.cluster_key)
-        target.write(IDENTITY, [found.encode()])
+    found = read_catalogue(target).identity or _begun(source, target)
     if found.cluster_key != source.cluster_key:
         raise ClusterMismatch(
             f"{target.shown} is the backup of another cluster, {found.cluster!r} (their keys differ); "
@@ -130,13 +127,24 @@ def _identity(source: BackupSource, target: Target) -> Identity:
     return found
 
 
+def _begun(source: BackupSource, target: Target) -> Identity:
+    """Whose backup this is from now on. Of two first runs one makes it: the lock has the name of the place, for the
+    backup has no name yet, and the place is looked at once more under it."""
+    with source.locked(uuid.uuid5(source.cluster_key, target.shown)):
+        found = read_catalogue(target).identity
+        if found is None:
+            found = Identity(uuid.uuid4(), source.cluster, source.cluster_key)
+            target.write(IDENTITY, [found.encode()])
+        return found
+
+
 class _Run:
     def __init__(
         self, source: BackupSource, target: Target, choices: BackupChoices, pace: Pace, shown: Shown, identity: Identity
     ) -> None:
         self._source, self._target, self._choices = source, target, choices
         self._pace, self._shown, self._identity = pace, shown, identity
-        self._catalogue: Catalogue = read_catalogue(target)
+        self._catalogue = self._looked_at()
         self._before = self._catalogue.newest
         self._hold, self._why = hold_name(identity.backup), f"waltz backup {target.shown}"
         self._summary = Summary(source.cluster)
@@ -146,6 +154,15 @@ class _Run:
         for name in sorted(self._catalogue.sizes.keys() - named):
             if (place := piece_of(name)) is not None:
                 self._left.setdefault(place[:2], []).append((place[2], name))
+
+    def _looked_at(self) -> Catalogue:
+        """What the place has now. Who knows it by another name, or has another cluster, knows nothing of our locks."""
+        catalogue = read_catalogue(self._target)
+        if catalogue.identity != self._identity:
+            raise CoordinationError(
+                f"another backup has been begun in {self._target.shown} meanwhile; give each backup a place of its own"
+            )
+        return catalogue
 
     def run(self, check_lock: Callable[[], None], made_ms: int) -> Summary:
         try:
@@ -278,7 +295,7 @@ class _Run:
     def _finish(self, manifest: Manifest, check_lock: Callable[[], None]) -> None:
         """The manifest counts; what it does not name goes; the hold is let go."""
         check_lock()
-        names = self._target.names()
+        names = self._looked_at().sizes
         if any((number := manifest_number(name)) is not None and number >= manifest.number for name in names):
             raise CoordinationError(f"another run of the backup in {self._target.shown} has come to its end meanwhile")
         self._target.write(manifest_name(manifest.number), [manifest.encode()])

@@ -68,8 +68,8 @@ class BackupSource(Protocol):
 
     def times(self, partition_id: int, first_id: int, end_id: int) -> TimeMarks: ...
     def locked(self, backup: uuid.UUID) -> AbstractContextManager[Callable[[], None]]:
-        """One run of a backup at a time, as far as can be told: the given function raises CoordinationError if
-        another one may have begun since."""
+        """One run of a backup at a time, or one that begins a backup in a place, as far as can be told.
+        CoordinationError if there is another; the given function raises it if another one may have begun since."""
 
     def hold(self, name: str, positions: Mapping[int, int], why: str) -> None:
         """Trimmed if one of the positions is below a trim mark; what is left is held then all the same."""
