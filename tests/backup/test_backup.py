@@ -13,7 +13,7 @@ import pytest
 
 from tests.backup.memory_source import CLOCK_MS, KEY, BrittleFileSystem, Killed, MemorySource, Quiet, SharedFileSystem
 from tests.storage.helpers import records
-from waltz_ray.backup.catalogue import read_catalogue
+from waltz_ray.backup.catalogue import load_piece, read_catalogue
 from waltz_ray.backup.format import Identity, Manifest, piece_of
 from waltz_ray.backup.pace import Pace
 from waltz_ray.backup.restore import Cut, restore
@@ -620,6 +620,87 @@ def test_a_torn_newest_manifest_is_told_and_the_one_before_counts(tmp_path: Path
     assert run(source, target).manifest == 2
     assert [name for name in target.names() if name.startswith("manifests/")] == ["manifests/0000000002.json"]
     assert verify_backup(target, Quiet()).ok
+
+
+class Between:
+    """A backup of which another run comes to its end before the reader's look number ``step`` at the files.
+    ``deleted``: without space orders."""
+
+    def __init__(self, folder: Path, step: int | None, deleted: bool = False) -> None:
+        self._place, self._source = str(folder), MemorySource()
+        self._source.ends = {0: 60, 1: 20, 2: 1}
+        run(self._source, local(folder))
+        self.files = SharedFileSystem(self.end_run)
+        self.files.left = step
+        self.target = Target(self.files, self._place, self._place)
+        self._deleted = deleted
+
+    def end_run(self) -> None:
+        self._source.ends = {0: 75, 1: 25, 2: 5}
+        if self._deleted:
+            self._source.state = SpaceState.GONE
+        run(self._source, Target.at(self._place))
+
+
+@pytest.mark.parametrize("seconds", [None, 6])
+def test_a_restore_beside_a_run_restores_one_of_its_two_backups(tmp_path: Path, seconds: int | None) -> None:
+    """Record 3n of a partition is of second n."""
+    cuts = [] if seconds is None else [Cut(None, time_ms=CLOCK_MS + 1000 * seconds)]
+    most = 100 if seconds is None else 3 * seconds
+    before, after = (
+        {p: (0, wanted(p, 0, min(end, most))) for p, end in ends.items()}
+        for ends in ({0: 60, 1: 20, 2: 1}, {0: 75, 1: 25, 2: 5})
+    )
+    whole = Between(tmp_path / "whole", None)
+    assert restored_bytes(whole.target, tmp_path / "r", cuts, replicas=1) == before
+    found = [
+        restored_bytes(Between(tmp_path / f"b{step}", step).target, tmp_path / f"r{step}", cuts, replicas=1)
+        for step in range(whole.files.steps)
+    ]
+    assert all(each in (before, after) for each in found)
+    assert (found[0], found[-1]) == (after, before)
+
+
+def test_a_backup_is_ok_while_a_run_goes_on_with_it(tmp_path: Path) -> None:
+    whole = Between(tmp_path / "whole", None)
+    assert verify_backup(whole.target, Quiet()).ok
+    for step in range(whole.files.steps):
+        assert verify_backup(Between(tmp_path / f"b{step}", step).target, Quiet()).damages == []
+
+
+def test_a_piece_that_is_missing_after_another_run_is_missing(tmp_path: Path) -> None:
+    beside = Between(tmp_path / "b", None)
+    manifest = newest(beside.target)
+    beside.end_run()
+    for name in newest(beside.target).names():
+        (tmp_path / "b" / name).unlink()
+    for piece in manifest.partitions[0].pieces:
+        with pytest.raises(Corruption, match="the piece is missing"):
+            load_piece(beside.target, manifest, 0, piece)
+
+
+def test_a_manifest_that_is_listed_and_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = backed_up(tmp_path)
+    there = target.names()
+    monkeypatch.setattr(target, "names", lambda folder="": {**there, "manifests/0000000001.json": 5})
+    with pytest.raises(Corruption, match=r"manifests: damaged .* a manifest is listed that is not there"):
+        verify_backup(target, Quiet())
+
+
+def test_a_space_that_goes_while_it_is_restored_is_told(tmp_path: Path) -> None:
+    whole = Between(tmp_path / "whole", None)
+    restore(whole.target, str(tmp_path / "r"), Quiet())
+    told, left = set[str](), set[tuple[bool, bool]]()
+    for step in range(whole.files.steps):
+        into = tmp_path / f"r{step}"
+        try:
+            restore(Between(tmp_path / f"b{step}", step, deleted=True).target, str(into), Quiet(), replicas=1)
+        except DataUnavailable as error:
+            told.add(str(error).replace(f"/b{step}", "/b").replace(f"/r{step}", "/r"))
+            left.add((into.exists(), "not whole" in str(error)))
+    line = f"the space of partition 2 was deleted, and a run has taken it out of {tmp_path}/b meanwhile; give the same"
+    assert told == {f"{line} command again", f"{line} command again, after removing {tmp_path}/r, which is not whole"}
+    assert left == {(False, False), (True, True)}
 
 
 def test_a_restore_that_did_not_end_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from itertools import islice, pairwise
 from typing import Any
 
 from waltz_ray.backup.catalogue import finished_backup, load_piece
-from waltz_ray.backup.format import Manifest, PartitionBackup
+from waltz_ray.backup.format import BackupPiece, Manifest
 from waltz_ray.backup.pieces import UNKNOWN_MS, parse_times
 from waltz_ray.backup.restored import RESTORED_HOLD, RestoredCluster, write_restored
 from waltz_ray.backup.run import Shown
@@ -25,7 +25,7 @@ from waltz_ray.backup.verify import damages_of
 from waltz_ray.config import ClusterConfig, ServerConfig, StorageConfig, build
 from waltz_ray.coordination.hold_store import Hold
 from waltz_ray.coordination.seeding import SEED_SESSION, Seed
-from waltz_ray.errors import Corruption, DiskFull, InvalidInput, StorageError
+from waltz_ray.errors import Corruption, DataUnavailable, DiskFull, InvalidInput, StorageError
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.replica_sets import choose_sets, nowhere_in_particular
 from waltz_ray.protocol.spaces import DEFAULT_SPACE
@@ -82,10 +82,12 @@ def restore(
     cuts: Sequence[Cut] = (),
     replicas: int | None = None,
 ) -> RestoreSummary:
-    """The newest run of the backup, in the directory ``into``, for ``waltz up``.
+    """The newest run of the backup, also if another one comes to its end meanwhile, in the directory ``into``, for
+    ``waltz up``.
 
     InvalidInput if there is anything in ``into``, no backup, or no such cut; Corruption if the backup is damaged:
-    nothing was written then. DiskFull, StorageError: what was written says that it is not whole.
+    nothing was written then, unless it was damaged after it had been looked at. DataUnavailable if a space was deleted
+    and taken out of the backup meanwhile. These, DiskFull, StorageError: what was written says that it is not whole.
     """
     into = os.path.abspath(into)
     _check_empty(into)
@@ -108,6 +110,8 @@ def restore(
         write_restored(into, restored.finished)
     except OSError as error:
         raise StorageError(f"{into} cannot be written: {error.strerror}; remove it and restore again") from error
+    except DataUnavailable as error:
+        raise DataUnavailable(f"{error}, after removing {into}, which is not whole") from error
     except DiskFull as error:
         raise DiskFull(f"{into}: no space left on the disk; remove it, make room and restore again") from error
     count = sum(ends[p] - backup.first_id for p, backup in manifest.partitions.items())
@@ -167,7 +171,7 @@ def _ends(target: Target, manifest: Manifest, cuts: Sequence[Cut]) -> dict[int, 
         if cut.partition_id is not None and cut.partition_id not in ends:
             raise InvalidInput(f"the backup has no partition {cut.partition_id}; it has {_few(sorted(ends))}")
         for p in ends if cut.partition_id is None else (cut.partition_id,):
-            ends[p] = _end(target, p, manifest.partitions[p], cut)
+            ends[p] = _end(target, manifest, p, cut)
     return ends
 
 
@@ -175,10 +179,11 @@ def _few(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers[:8])) + (" ..." if len(numbers) > 8 else "")
 
 
-def _end(target: Target, p: int, backup: PartitionBackup, cut: Cut) -> int:
+def _end(target: Target, manifest: Manifest, p: int, cut: Cut) -> int:
     if cut.first_id is None:
         assert cut.time_ms is not None
-        return _end_at(target, p, backup, cut.time_ms)
+        return _end_at(target, manifest, p, cut.time_ms)
+    backup = manifest.partitions[p]
     if not backup.first_id <= cut.first_id <= backup.next_id:
         raise InvalidInput(
             f"partition {p} cannot end before transaction {cut.first_id}: the backup has {backup.first_id} to "
@@ -187,23 +192,26 @@ def _end(target: Target, p: int, backup: PartitionBackup, cut: Cut) -> int:
     return cut.first_id
 
 
-def _end_at(target: Target, p: int, backup: PartitionBackup, time_ms: int) -> int:
+def _end_at(target: Target, manifest: Manifest, p: int, time_ms: int) -> int:
     """The first record that may have been appended at that time or later. Those of which nobody knows the time count as
     being as old as those before them."""
-    second_ms = time_ms // 1000 * 1000  # a mark is good for its second
+    backup, second_ms = manifest.partitions[p], time_ms // 1000 * 1000  # a mark is good for its second
     for piece in backup.pieces:
         if piece.last_ms is None or piece.last_ms < second_ms:
             continue
-        name, at = piece.name(p), piece.record_bytes
-        try:
-            raw = target.read(name, at)
-        except FileNotFoundError as error:
-            raise Corruption(target.place(name), 0, "the piece is missing; nothing was restored") from error
-        marks = parse_times(raw, target.place(name), at, piece.first_id, piece.next_id)
-        for transaction_id, marked_ms in marks:
+        for transaction_id, marked_ms in _times(target, manifest, p, piece):
             if marked_ms >= second_ms:
                 return transaction_id
     return backup.next_id
+
+
+def _times(target: Target, manifest: Manifest, p: int, piece: BackupPiece) -> TimeMarks:
+    name, at = piece.name(p), piece.record_bytes
+    try:
+        raw = target.read(name, at)  # the times alone
+    except FileNotFoundError:
+        return load_piece(target, manifest, p, piece).times  # from where its records are now
+    return parse_times(raw, target.place(name), at, piece.first_id, piece.next_id)
 
 
 def _write_replicas(target: Target, manifest: Manifest, restored: RestoredCluster, into: str, shown: Shown) -> None:
@@ -234,7 +242,7 @@ def _write_partition(
     if not pieces:
         _begin(logs, backup.first_id)
     for piece in pieces:
-        records = load_piece(target, manifest.identity, p, piece).slice(0, end - piece.first_id)
+        records = load_piece(target, manifest, p, piece).slice(0, end - piece.first_id)
         batches = dated(records)
         if piece is pieces[0]:
             _date(logs, batches[0].times)

@@ -271,7 +271,8 @@ class _Run:
         key = self._identity.cluster_key
         builder, before = PieceBuilder(key, p, at), None
         if short is not None:
-            before = load_piece(self._target, self._identity, p, short)
+            assert self._before is not None
+            before = load_piece(self._target, self._before, p, short)
             builder = PieceBuilder(key, p, short.first_id)
             builder.add(before)
         for batch in self._source.read(p, at, end):

@@ -29,7 +29,11 @@ class BackupReport:
 
 
 def verify_backup(target: Target, shown: Shown) -> BackupReport:
-    """InvalidInput if there is no backup, Corruption if it cannot be said what it has."""
+    """The newest run, also if another one comes to its end meanwhile.
+
+    InvalidInput if there is no backup, Corruption if it cannot be said what it has; DataUnavailable if a space was
+    deleted and taken out of the backup meanwhile.
+    """
     catalogue, manifest = finished_backup(target)
     report = BackupReport(manifest, list(catalogue.damaged))
     report.damages += damages_of(target, catalogue, manifest, shown)
@@ -39,21 +43,20 @@ def verify_backup(target: Target, shown: Shown) -> BackupReport:
 
 
 def damages_of(target: Target, catalogue: Catalogue, manifest: Manifest, shown: Shown) -> Iterator[Corruption]:
-    """What is missing first, then what is wrong in what is there."""
+    """What is missing or too short first, then what is wrong in what is there. DataUnavailable as ``load_piece``."""
     pieces = [(p, piece) for p, backup in sorted(manifest.partitions.items()) for piece in backup.pieces]
     shown.begin("bytes checked", sum(piece.size for _, piece in pieces))
-    there = []
+    sizes = catalogue.sizes
+    there = [(p, piece) for p, piece in pieces if sizes.get(piece.name(p)) == piece.size]
+    # Or a run that has come to its end since has their records elsewhere.
+    missing = [(p, piece) for p, piece in pieces if piece.name(p) not in sizes]
     for p, piece in pieces:
-        size, name = catalogue.sizes.get(piece.name(p)), piece.name(p)
-        if size == piece.size:
-            there.append((p, piece))
-        elif size is None:
-            yield Corruption(target.place(name), 0, "the piece is missing")
-        else:
-            yield Corruption(target.place(name), min(size, piece.size), f"it has {size} bytes, not {piece.size}")
-    for p, piece in there:
+        size, place = sizes.get(piece.name(p), piece.size), target.place(piece.name(p))
+        if size != piece.size:
+            yield Corruption(place, min(size, piece.size), f"it has {size} bytes, not {piece.size}")
+    for p, piece in [*missing, *there]:
         try:
-            load_piece(target, manifest.identity, p, piece)
+            load_piece(target, manifest, p, piece)
         except Corruption as damage:
             yield damage
         shown.done(piece.size)
