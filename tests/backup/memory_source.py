@@ -31,6 +31,7 @@ class MemorySource:
         self.ends = {0: 0, 1: 0, 2: 0}
         self.marks: dict[int, int] = {}
         self.state = SpaceState.READY
+        self.rights: dict[str, str] = {}
         self.holds: dict[str, dict[int, int]] = {}
         self.reads: list[tuple[int, int, int]] = []
         self.lock_lost = False
@@ -38,6 +39,9 @@ class MemorySource:
         self.on_lock: Callable[[], None] = lambda: None
         self.before_hold: Callable[[], None] = lambda: None
         self.on_read: Callable[[], None] = lambda: None
+
+    def documents(self) -> dict[str, str]:
+        return dict(self.rights)
 
     def spaces(self) -> SpaceTable:
         log, orders = (

@@ -541,6 +541,27 @@ def test_until(tmp_path: Path) -> None:
         assert not (tmp_path / "no").exists()
 
 
+def test_rights_come_back(tmp_path: Path) -> None:
+    source, target = MemorySource(), local(tmp_path / "b")
+    source.rights = {"/store/access": '{"tls_only": true}'}
+    run(source, target)
+    assert restore(target, str(tmp_path / "r"), Quiet()).notes == []
+    known = read_restored(tmp_path / "r")
+    assert known is not None
+    assert known.seed.documents == source.rights
+    source.rights["/store/topics/access"] = '{"authenticate": true}'
+    run(source, target)
+    (note,) = restore(target, str(tmp_path / "topics"), Quiet()).notes
+    assert note.startswith("passwords of topics' users are not in a backup")
+
+
+def test_who_restores_a_backup_of_before_is_told_that_it_has_no_rights(tmp_path: Path) -> None:
+    target = backed_up(tmp_path / "b")
+    target.write("manifests/0000000000.json", [replace(newest(target), documents=None).encode()])
+    (note,) = restore(target, str(tmp_path / "r"), Quiet()).notes
+    assert note.startswith("this backup was made by a version that did not back up rights: the new cluster has none")
+
+
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     target = backed_up(tmp_path / "b")
     (tmp_path / "r").mkdir()

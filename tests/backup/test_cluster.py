@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.spaces.test_cluster import ManagedCluster
 from waltz_ray.backup.source import RunningCluster
 from waltz_ray.bring_up import take_down_in
 from waltz_ray.cli import main
+from waltz_ray.coordination.topic_store import TopicStore
 from waltz_ray.coordination.trim_store import TrimStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.finding.find import FoundCluster
@@ -59,6 +61,8 @@ def test_backed_up_under_load_restored_and_brought_up(
     stop = threading.Event()
     with waltz_ray.Spaces(cluster.name, zookeeper=zookeeper) as spaces:
         spaces.create("orders", 1, "topic", {"retention_ms": 86_400_000})
+    with closing(KazooZooKeeper(zookeeper)) as there:
+        assert TopicStore(there, cluster.name).set_document("access", b'{"users": {"alice": "her password"}}', -1)
     with waltz_ray.connect(cluster.name, zookeeper=zookeeper) as log:
 
         def load() -> None:
@@ -97,10 +101,14 @@ def test_backed_up_under_load_restored_and_brought_up(
     assert ": ok, " in capsys.readouterr().out
 
     own("restore", backup, "--into", into, "--name", "again", "--json")
-    assert said(capsys)["next_ids"] == {str(p): end for p, end in ends.items()}
+    restored = said(capsys)
+    assert restored["next_ids"] == {str(p): end for p, end in ends.items()}
+    assert "waltz topic access FILE" in str(restored["notes"])
     try:
         own("up", "--dir", into, "--address", ray_head, "--zookeeper", zookeeper, "--servers", "1", "--json")
         assert (said(capsys)["name"], (tmp_path / "again/waltz-restored.json").exists()) == ("again", False)
+        with closing(KazooZooKeeper(zookeeper)) as there:
+            assert TopicStore(there, "again").document("access")[0] == b'{"authenticate": true}'
         begins = {1: 12}
         assert all_bytes(zookeeper, "again", ends, begins) == all_bytes(zookeeper, cluster.name, ends, begins)
         with waltz_ray.connect("again", zookeeper=zookeeper) as client:

@@ -85,6 +85,20 @@ def test_golden_manifest() -> None:
     assert Identity.decode(IDENTITY.encode()) == IDENTITY
 
 
+def test_golden_documents() -> None:
+    """Who wrote manifests before does not have them; who reads them does not mind."""
+    manifest = replace(MANIFEST, documents={"/store/access": '{"rights": []}'})
+    fields, before = json.loads(manifest.encode()), json.loads(MANIFEST.encode())
+    assert fields.pop("documents") == {"/store/access": '{"rights": []}'}
+    assert fields.pop("sha256") == "8df6c1091353d2882e4f65bec99432fc13ef4961f6a0a31a6d5e30d7e784fa01"
+    del before["sha256"]
+    assert fields == before
+    assert Manifest.decode(manifest.encode()) == manifest
+    assert MANIFEST.documents is None
+    with pytest.raises(ValueError):
+        Manifest.decode(checked({**json.loads(RAW), "documents": [1]}))
+
+
 def test_names() -> None:
     (name, other) = sorted(MANIFEST.names())
     assert name == "pieces/0/0000000000000000003-0000000000000000007.piece"

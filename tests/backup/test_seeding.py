@@ -14,15 +14,18 @@ from tests.coordination.test_memory_faults import DyingZooKeeper, snapshot
 from waltz_ray.backup.restored import RESTORED, RestoredCluster, read_restored, write_restored
 from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig
+from waltz_ray.coordination.access_store import AccessStore
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.hold_store import Hold, HoldStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
-from waltz_ray.coordination.seeding import SEED_SESSION, Seed
+from waltz_ray.coordination.seeding import SEED_SESSION, Seed, documents_of
+from waltz_ray.coordination.topic_store import TopicStore
 from waltz_ray.coordination.trim_store import TrimStore
 from waltz_ray.errors import ClusterMismatch, ClusterNotFound, StorageError, ZooKeeperUnreachable
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
+from waltz_ray.topics.access_document import decode_access
 
 SPACES = SpaceTable(
     4,
@@ -90,6 +93,38 @@ def test_a_hold_is_there_from_the_beginning() -> None:
     assert TrimStore(client, "c").raise_marks({1: 20, 3: 5, 0: 2}) == {1: 12, 3: 0, 0: 2}
 
 
+DOCUMENTS = {
+    "/store/access": '{"tls_only": true}',
+    "/store/topics/access": '{"guarded": ["orders"]}',
+    "/store/topics/flow": '{"default": []}',
+}
+
+
+def test_rights_are_there_from_the_beginning() -> None:
+    server = MemoryZooKeeperServer()
+    client = server.client()
+    others = {"/store/cluster": "{}", "/nobody/knows": "this"}
+    ClusterStore(client, "c").plant(replace(SEED, documents={**DOCUMENTS, **others}), REPLICAS, {"a": 1})
+    assert documents_of(client, "c") == DOCUMENTS
+    rules = AccessStore(client, "c").rules()
+    assert rules is not None
+    assert rules.tls_only
+    assert TopicStore(client, "c").document("flow")[0] == b'{"default": []}'
+    assert "/c/nobody/knows" not in snapshot(server)
+
+
+def test_passwords_are_not_backed_up_and_nobody_comes_in_without() -> None:
+    client = MemoryZooKeeperServer().client()
+    ClusterStore(client, "c").plant(SEED, REPLICAS, {"a": 1})
+    assert documents_of(client, "c") == {}
+    store = TopicStore(client, "c")
+    for version, text in enumerate((b'{"users": {"alice": "her password"}}', b"her password", b'["her password"]')):
+        assert store.set_document("access", text, version - 1)
+        assert documents_of(client, "c") == {"/store/topics/access": '{"authenticate": true}'}
+    assert decode_access(b'{"authenticate": true}').authenticate
+    assert not decode_access(b'{"authenticate": true}').users
+
+
 def restored(directory: Path) -> RestoredCluster:
     config = ClusterConfig(name="c", partitions=2, replicas=3)
     return RestoredCluster(config, SEED, {0: 5, 1: 12, 3: 0}, str(directory))
@@ -120,12 +155,14 @@ def test_a_restored_partition_is_on_the_replicas_that_got_its_log() -> None:
 def test_a_restored_cluster_remembers_who_has_what(tmp_path: Path) -> None:
     config = ClusterConfig(name="c", partitions=2, replicas=5, replication=3)
     sets = {0: (0, 1, 2), 1: (0, 3, 4), 3: (1, 2, 3)}
-    written = RestoredCluster(config, replace(SEED, sets=sets), {0: 5, 1: 12, 3: 0}, "backup", complete=True)
+    seed = replace(SEED, sets=sets, documents=DOCUMENTS)
+    written = RestoredCluster(config, seed, {0: 5, 1: 12, 3: 0}, "backup", complete=True)
     write_restored(tmp_path, written)
     assert read_restored(tmp_path) == written
     fields = json.loads((tmp_path / RESTORED).read_text())
-    del fields["sets"], fields["replication"]
+    del fields["sets"], fields["replication"], fields["documents"]
     (tmp_path / RESTORED).write_text(json.dumps(fields))
     before = read_restored(tmp_path)
     assert before is not None
     assert (before.config.replication, before.seed.sets) == (0, {}), "written before there were sets: all on all"
+    assert before.seed.documents == {}

@@ -103,7 +103,8 @@ class Manifest:
     """One run: what the cluster was, and what of it is here.
 
     ``config``: the fields of its ``ClusterConfig``; ``last_client_id``, ``last_server_id``: no record has a higher one.
-    ``partitions`` has those of all spaces that are not gone, by their numbers in the cluster.
+    ``partitions`` has those of all spaces that are not gone, by their numbers in the cluster. ``documents``: rights and
+    limits, as operators have set them (``coordination/seeding.py``); None: it was written before backups had them.
     """
 
     number: int
@@ -115,6 +116,7 @@ class Manifest:
     last_server_id: int
     spaces: SpaceTable
     partitions: Mapping[int, PartitionBackup] = field(default_factory=dict)
+    documents: Mapping[str, str] | None = None
 
     def names(self) -> set[str]:
         """Of all its pieces."""
@@ -136,6 +138,7 @@ class Manifest:
                 "partition_count": self.spaces.partitions,
                 "spaces": [space_fields(each) for each in sorted(self.spaces.spaces.values(), key=lambda s: s.first)],
                 "partitions": {str(p): _partition_fields(each) for p, each in sorted(self.partitions.items())},
+                **({} if self.documents is None else {"documents": dict(self.documents)}),
             }
         )
 
@@ -156,6 +159,7 @@ class Manifest:
                 _count(fields, "last_server_id"),
                 SpaceTable(_count(fields, "partition_count"), spaces),
                 {int(p): _partition_of(each) for p, each in fields["partitions"].items()},
+                None if fields.get("documents") is None else _texts(fields["documents"]),
             )
             _check(manifest)
             return manifest
@@ -211,6 +215,10 @@ def _count(fields: Mapping[str, Any], name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"{name} must be a whole number >= 0, not {value!r}")
     return value
+
+
+def _texts(fields: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(text) for name, text in fields.items()}
 
 
 def space_fields(space: Space) -> dict[str, Any]:

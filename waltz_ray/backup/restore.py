@@ -24,7 +24,7 @@ from waltz_ray.backup.target import Target
 from waltz_ray.backup.verify import damages_of
 from waltz_ray.config import ClusterConfig, ServerConfig, StorageConfig, build
 from waltz_ray.coordination.hold_store import Hold
-from waltz_ray.coordination.seeding import SEED_SESSION, Seed
+from waltz_ray.coordination.seeding import NO_TOPIC_USERS, SEED_SESSION, Seed
 from waltz_ray.errors import Corruption, DataUnavailable, DiskFull, InvalidInput, StorageError
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.replica_sets import choose_sets, nowhere_in_particular
@@ -53,7 +53,7 @@ class Cut:
 @dataclass
 class RestoreSummary:
     """``hold``: what keeps retention from trimming what is old, "" if no space has one. ``next_ids``: by partition, the
-    first ID that is not there."""
+    first ID that is not there. ``notes``: what else there is to do, a line each."""
 
     directory: str
     name: str
@@ -62,6 +62,7 @@ class RestoreSummary:
     transactions: int = 0
     hold: str = ""
     next_ids: dict[int, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 class DatedDisk(OsDisk):
@@ -101,7 +102,8 @@ def restore(
     trim_marks = {p: backup.first_id for p, backup in manifest.partitions.items() if backup.first_id}
     ids = manifest.last_client_id, manifest.last_server_id
     hold, sets = _hold(manifest, target.shown), _sets(config, manifest.spaces.partitions)
-    seed = Seed(uuid.uuid4(), manifest.spaces, *ids, generations, trim_marks, hold, sets)
+    documents = manifest.documents or {}
+    seed = Seed(uuid.uuid4(), manifest.spaces, *ids, generations, trim_marks, hold, sets, documents)
     restored = RestoredCluster(config, seed, ends, target.shown)
     try:
         os.makedirs(into, exist_ok=True)
@@ -116,7 +118,22 @@ def restore(
         raise DiskFull(f"{into}: no space left on the disk; remove it, make room and restore again") from error
     count = sum(ends[p] - backup.first_id for p, backup in manifest.partitions.items())
     held = "" if seed.hold is None else seed.hold.name
-    return RestoreSummary(into, config.name, str(seed.cluster_key), config.replicas, count, held, ends)
+    notes = _notes(manifest.documents)
+    return RestoreSummary(into, config.name, str(seed.cluster_key), config.replicas, count, held, ends, notes)
+
+
+def _notes(documents: Mapping[str, str] | None) -> list[str]:
+    if documents is None:
+        return [
+            "this backup was made by a version that did not back up rights: the new cluster has none, so who reaches "
+            "a port may do everything there; set them with: waltz up --rights FILE, waltz topic access FILE"
+        ]
+    if NO_TOPIC_USERS not in documents.values():
+        return []
+    return [
+        "passwords of topics' users are not in a backup: nobody produces or consumes until you set the users and "
+        "rights of topics again: waltz topic access FILE"
+    ]
 
 
 def _hold(manifest: Manifest, origin: str) -> Hold | None:

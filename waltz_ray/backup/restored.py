@@ -70,6 +70,7 @@ class RestoredCluster:
             "hold": None if seed.hold is None else {str(p): first for p, first in seed.hold.positions.items()},
             "trim_marks": {str(p): mark for p, mark in sorted(seed.trim_marks.items())},
             "sets": {str(p): list(replica_ids) for p, replica_ids in sorted(seed.sets.items())},
+            "documents": dict(seed.documents),
             "next_ids": {str(p): next_id for p, next_id in sorted(self.next_ids.items())},
         }
 
@@ -98,6 +99,7 @@ class RestoredCluster:
             _by_partition(fields["trim_marks"]),
             hold,
             {int(p): tuple(map(int, replica_ids)) for p, replica_ids in fields.get("sets", {}).items()},
+            {str(path): str(text) for path, text in fields.get("documents", {}).items()},  # since backups have them
         )
         next_ids = _by_partition(fields["next_ids"])
         return cls(config, seed, next_ids, origin, fields["complete"] is True)

@@ -189,6 +189,7 @@ class _Run:
                 counters.server_id,
                 table,
                 partitions,
+                self._source.documents(),
             )
             self._finish(manifest, check_lock)
         except BaseException:

@@ -14,6 +14,7 @@ from waltz_ray.client.readers.replica_reader import ReplicaReader
 from waltz_ray.coordination.api import ZooKeeper, release
 from waltz_ray.coordination.cluster_store import ClusterInfo, ClusterStore
 from waltz_ray.coordination.hold_store import HoldStore
+from waltz_ray.coordination.seeding import documents_of
 from waltz_ray.coordination.trim_store import TrimStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import CoordinationError, NodeExists, NoNode, VersionConflict
@@ -54,6 +55,9 @@ class BackupSource(Protocol):
     @property
     def config(self) -> Mapping[str, Any]:
         """The fields of its ClusterConfig."""
+
+    def documents(self) -> dict[str, str]:
+        """Rights and limits, without passwords (``coordination/seeding.py``)."""
 
     def spaces(self) -> SpaceTable: ...
     def end(self, partition_id: int) -> int:
@@ -101,6 +105,9 @@ class RunningCluster:
         self.cluster, self.cluster_key = found.name, info.cluster_key
         self.replica_count = len(info.replica_ids)
         self.config: Mapping[str, Any] = {**info.settings.get("config", {}), **_shape(info)}
+
+    def documents(self) -> dict[str, str]:
+        return documents_of(self._zookeeper, self.cluster)
 
     def spaces(self) -> SpaceTable:
         return self._store.spaces.table()

@@ -254,3 +254,5 @@ def restore(
     )
     if done.hold:
         typer.echo(f"its retention trims nothing of this until you say: waltz backup holds --release {done.hold} --yes")
+    for note in done.notes:
+        typer.echo(f"note: {note}", err=True)

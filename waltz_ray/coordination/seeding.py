@@ -3,35 +3,45 @@
 Its replicas have the logs already. So the nodes say that a session, number SEED_SESSION, has been published on every
 partition, and that each replica is a member of it, unresolved: the first real session asks them for their votes, and
 none of them may come without its files. Client and server IDs, and generations, go on behind those that are in the
-records, for none of them may come twice.
+records, for none of them may come twice. The rights that the backup has hold from the beginning: there is no moment in
+which the cluster is open to all.
 """
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_nodes import partition_path, to_json
 from waltz_ray.coordination.hold_store import Hold, first_hold_nodes
 from waltz_ray.coordination.space_store import space_nodes
+from waltz_ray.errors import NoNode
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
 from waltz_ray.protocol.spaces import SpaceTable
 from waltz_ray.wire import znodes
 from waltz_ray.wire.znodes import AssignmentNode
 
-__all__ = ["SEED_SESSION", "Seed", "seed_nodes"]
+__all__ = ["NO_TOPIC_USERS", "SEED_SESSION", "Seed", "documents_of", "seed_nodes"]
 
 SEED_SESSION = 1
 """What the control files of the restored replicas have, too."""
+
+_TOPIC_USERS = "/store/topics/access"
+_DOCUMENTS = "/store/access", "/store/topics/flow", _TOPIC_USERS
+
+NO_TOPIC_USERS = '{"authenticate": true}'
+"""In place of rights of topics that have passwords: nobody produces or consumes until somebody sets them again."""
 
 
 @dataclass(frozen=True)
 class Seed:
     """``generations`` and ``trim_marks`` by partition, of those that have one. ``spaces`` has N, and who is gone.
     ``hold``: what retention must leave alone until somebody releases it. ``sets``: partition -> the replicas that have
-    its log; one that is not there is on all."""
+    its log; one that is not there is on all. ``documents``: as ``documents_of``."""
 
     cluster_key: uuid.UUID
     spaces: SpaceTable
@@ -41,6 +51,29 @@ class Seed:
     trim_marks: Mapping[int, int]
     hold: Hold | None = None
     sets: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    documents: Mapping[str, str] = field(default_factory=dict)
+
+
+def documents_of(zookeeper: ZooKeeper, cluster: str) -> dict[str, str]:
+    """Who may do what, and how fast, as operators have set it: path below the root -> text, without passwords."""
+    found = {}
+    for path in _DOCUMENTS:
+        try:
+            found[path] = zookeeper.get(f"/{cluster}{path}")[0].decode(errors="replace")
+        except NoNode:
+            continue
+    if _TOPIC_USERS in found and _has_users(found[_TOPIC_USERS]):
+        found[_TOPIC_USERS] = NO_TOPIC_USERS
+    return found
+
+
+def _has_users(text: str) -> bool:
+    """Or may have some."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return True
+    return not isinstance(document, dict) or bool(document.get("users"))
 
 
 def seed_nodes(seed: Seed, replica_ids: Sequence[int]) -> dict[str, bytes]:
@@ -58,6 +91,10 @@ def seed_nodes(seed: Seed, replica_ids: Sequence[int]) -> dict[str, bytes]:
         nodes["/store/trims"] = to_json({"marks": {str(p): mark for p, mark in sorted(seed.trim_marks.items())}})
     if seed.hold is not None:
         nodes |= first_hold_nodes([seed.hold])
+    documents = {path: seed.documents[path].encode() for path in _DOCUMENTS if path in seed.documents}
+    if any(path.startswith("/store/topics/") for path in documents):
+        nodes["/store/topics"] = b""
+    nodes |= documents
     for p in seed.spaces.kept:
         holders = sorted(seed.sets.get(p, replica_ids))
         members = dict.fromkeys(holders, ReplicaEntry(SEED_SESSION, UNRESOLVED))
