@@ -221,7 +221,8 @@ class ServerConfig:
     """Who connects and says nothing for this long is closed."""
 
     client_stall_ms: int = 60_000
-    """A client that has taken too little of what was sent to it for this long is closed."""
+    """A client that has taken too little of what was sent to it for this long is closed. So is one that has begun a
+    frame and goes on with it by less than 1 KiB a second, over this long."""
 
     def __post_init__(self) -> None:
         _require(self, "lock_table_size", 1, 1 << 28)

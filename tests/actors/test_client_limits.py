@@ -202,6 +202,48 @@ async def test_an_answer_is_bounded_and_made_of_few_batches() -> None:
     assert 0 < answer.batch.size_bytes <= 4 << 20
 
 
+# ---- half frames -------------------------------------------------------------------------------------------------
+
+
+def half_frame(door: Door, megabytes: int) -> None:
+    door.connection.data_received(frame_header(MAGIC_CLIENT, 5, 64 << 20))
+    for _ in range(megabytes):
+        door.connection.data_received(bytes(1 << 20))
+
+
+@in_loop
+async def test_a_frame_that_is_left_unfinished_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+    server = bench_server(ServerConfig(client_stall_ms=20))
+    door, idle = Door(server).greet(), Door(server).greet()
+    half_frame(door, 1)
+    async with compat.timeout(20):
+        while not door.wire.ended:
+            await asyncio.sleep(0.001)
+    assert "its frame is not whole, and 0 bytes of it have come in 20 ms" in caplog.text
+    assert not idle.wire.ended
+    await asyncio.sleep(0)
+    assert server.half_frames.used_bytes == 0
+
+
+@in_loop
+async def test_strangers_with_half_frames_share_what_is_kept_and_keep_nobody_out() -> None:
+    server = bench_server(bench=open_with(3))
+    strangers = [Door(server, address=f"10.0.0.{n}").greet() for n in range(5)]
+    for stranger in strangers:
+        half_frame(stranger, 63)
+        assert server.half_frames.used_bytes <= 256 << 20
+    assert [bool(stranger.wire.ended) for stranger in strangers] == [True, False, False, False, False]
+    client = Door(server).greet()
+    half_frame(client, 20)
+    assert not client.wire.ended
+    assert [bool(stranger.wire.ended) for stranger in strangers] == [True, True, False, False, False]
+    for door in (*strangers, client):
+        door.wire.abort()
+    await asyncio.sleep(0)
+    assert server.half_frames.used_bytes == 0
+    assert not any(door.connection._greeted.unfinished for door in (*strangers, client))
+
+
 # ---- strangers ---------------------------------------------------------------------------------------------------
 
 

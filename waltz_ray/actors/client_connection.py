@@ -18,6 +18,7 @@ from waltz_ray.actors.access_guard import MOST_REFUSALS, ConnectionAccess, comer
 from waltz_ray.actors.client_peer import CLIENTS_OF_A_CONNECTION, ClientPeer
 from waltz_ray.actors.client_requests import Answers, RpcRequest
 from waltz_ray.errors import WireError
+from waltz_ray.net.half_frames import HalfFrame
 from waltz_ray.net.stream import GreetedStream, Patience
 from waltz_ray.protocol.access import Comer
 from waltz_ray.protocol.dialect import DialectEffect, OriginalDialect, ToClient, ToPartition
@@ -55,6 +56,7 @@ class ClientConnection(ClientPeer, GreetedStream):
             server.limit,
         )
         self._server = server
+        self._half_frame = HalfFrame(server.half_frames, self._greeted, self)
         self._most_unsent_bytes = config.client_unsent_bytes
         self._channels: dict[int, ClientChannel] = {}
         self._dialect: OriginalDialect | None = None
@@ -118,6 +120,14 @@ class ClientConnection(ClientPeer, GreetedStream):
             self._carry_out(self._dialect.receive(message))
         else:
             raise WireError(f"a client must not send {type(message).__name__} in version {self.version}")
+
+    def on_turn_end(self) -> None:
+        self._half_frame.look()
+
+    def release_input(self, why: str) -> None:
+        if not self.reads:
+            self._half_frame.read_again()
+        super().release_input(why)
 
     def _answer_refused(self, access: ConnectionAccess, message: ClientMessage, why: str, channel: int) -> None:
         answer = refusal(message, why, self.version >= BATCH_VERSION)
@@ -203,6 +213,7 @@ class ClientConnection(ClientPeer, GreetedStream):
             self.write(ErrorMessage(str(error)))
 
     def on_closed(self, error: Exception) -> None:
+        self._half_frame.gone()
         for peer in (self, *self._channels.values()):
             peer.gone()
 

@@ -31,6 +31,7 @@ from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.api import EphemeralNode
 from waltz_ray.coordination.cluster_store import AnnouncedReplica, ClusterStore
 from waltz_ray.errors import ConfigError, ReplicaRefused
+from waltz_ray.net.half_frames import HalfFrames
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.listener import LoopListener, listen
 from waltz_ray.net.outgoing import Outgoing
@@ -56,6 +57,8 @@ T = TypeVar("T")
 
 MOST_LAGS = 16
 """Of a partition's subscribers, in a status."""
+
+_HALF_FRAMES_BYTES = 256 * 1024 * 1024  # four of the longest
 
 
 def _wall_clock_ms() -> int:
@@ -105,6 +108,7 @@ class Server:
         self.connections: dict[int, ClientConnection | ClientChannel] = {}
         """Those that have said HELLO, and the channels of them, by their number."""
         self.limit = ConnectionLimit(f"server {server_id}", config.connections, config.connections_per_peer)
+        self.half_frames = HalfFrames(_HALF_FRAMES_BYTES, config.client_stall_ms)
         self._last_connection_id = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: LoopListener | None = None

@@ -14,4 +14,5 @@ It knows frames and errors (``wire.framing``, ``errors``) and nothing else of ou
 | ``tls`` | contexts that listeners and connectors take |
 | ``backoff`` | how long to wait before trying again |
 | ``room`` | bytes outstanding, of all connections together |
+| ``half_frames`` | frames that are not whole: what is kept of them, and that they get on |
 """

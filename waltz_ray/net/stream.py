@@ -112,7 +112,7 @@ class Stream(Opening, Generic[F]):
         log.warning("closing the connection with %s: %s", self.peer, error)
 
     def on_impatience(self, reason: str) -> None:
-        """The peer has taken too long and the connection is closed right after: a line for the log."""
+        """The peer has taken too long, or too much, and the connection is closed right after: a line for the log."""
         log.warning("closing the connection with %s: %s", self.peer, reason)
 
     def on_closed(self, error: Exception) -> None:
@@ -131,6 +131,11 @@ class Stream(Opening, Generic[F]):
         self._holds.remove(why)
         if not self._holds and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
+
+    @property
+    def reads(self) -> bool:
+        """Whether what the peer sends is read at the moment."""
+        return not self._holds
 
     # ---- out --------------------------------------------------------------------------------------------
 
@@ -166,6 +171,11 @@ class Stream(Opening, Generic[F]):
         if self._outlet is not None and not self.ended:
             self._outlet.abort()
 
+    def give_up(self, reason: str) -> None:
+        """The peer has taken too long, or too much."""
+        self.on_impatience(reason)
+        self.abort(reason)
+
     def finish(self, why: str | Exception) -> None:
         """Close after what is unsent has been sent, unless the peer takes too long for that."""
         self._because(why)
@@ -181,12 +191,8 @@ class Stream(Opening, Generic[F]):
     def _wait(self, what: str, timeout_ms: int, reason: str) -> None:
         """Abort after so long, unless ``_wait_no_more(what)``."""
 
-        def end() -> None:
-            self.on_impatience(reason)
-            self.abort(reason)
-
         if timeout_ms and what not in self._timers:
-            self._timers[what] = self._loop.call_later(timeout_ms / 1000, end)
+            self._timers[what] = self._loop.call_later(timeout_ms / 1000, self.give_up, reason)
 
     def _await_taking(self) -> None:
         timeout_ms = self._patience.untaken_ms

@@ -111,7 +111,8 @@ class _Decoder:
         self._versions = KNOWN_VERSIONS
         self._header = b""  # the beginning of a header, when a piece ended inside one
         self._magic = self._version = 0  # of the payload that is being gathered
-        self._payload: bytearray | None = None  # what has come of a payload that did not come whole
+        self.unfinished: bytearray | None = None
+        """What has come of a payload that did not come whole."""
         self._length = 0  # of the whole of it
         self._broken: str | None = None
         self._unchecked: set[tuple[int, int]] | None = None  # magic and version of keep-alives, until it is agreed on
@@ -124,7 +125,7 @@ class _Decoder:
         """
         self._versions = {magic: frozenset((version,))}
         try:
-            if self._payload is not None:
+            if self.unfinished is not None:
                 self._check(self._magic, self._version, self._length)
             elif self._header:
                 self._check_magic(self._header[0])
@@ -135,10 +136,10 @@ class _Decoder:
         """The stream has ended: ``WireError`` if it ended inside a frame."""
         if self._broken is not None:
             raise WireError(self._broken)
-        if self._payload is not None:
+        if self.unfinished is not None:
             raise WireError(
                 f"the peer closed the connection inside a frame: "
-                f"{len(self._payload)} of {self._length} payload bytes had come"
+                f"{len(self.unfinished)} of {self._length} payload bytes had come"
             )
         if self._header:
             raise WireError(
@@ -149,7 +150,7 @@ class _Decoder:
     def _feed(self, data: memoryview, shared: bool) -> list[Frame]:
         frames: list[Frame] = []
         position, end = 0, len(data)
-        if self._payload is not None:
+        if self.unfinished is not None:
             position = self._fill(data, 0, frames)
         while position < end:
             if self._header or end - position < FRAME_HEADER_BYTES:
@@ -178,23 +179,23 @@ class _Decoder:
                 position += length
             else:
                 self._magic, self._version, self._length = magic, version, length
-                self._payload = bytearray()
+                self.unfinished = bytearray()
                 position = self._fill(data, position, frames)
         return frames
 
     def _fill(self, data: memoryview, position: int, frames: list[Frame]) -> int:
         """Put what belongs to the unfinished payload into it; the position after that."""
-        assert self._payload is not None
-        taken = min(self._length - len(self._payload), len(data) - position)
-        self._payload += data[position : position + taken]
-        if len(self._payload) == self._length:
-            frames.append(Frame(self._magic, self._version, memoryview(self._payload).toreadonly()))
-            self._payload = None
+        assert self.unfinished is not None
+        taken = min(self._length - len(self.unfinished), len(data) - position)
+        self.unfinished += data[position : position + taken]
+        if len(self.unfinished) == self._length:
+            frames.append(Frame(self._magic, self._version, memoryview(self.unfinished).toreadonly()))
+            self.unfinished = None
         return position + taken
 
     def _fail(self, error: WireError) -> None:
         self._broken = str(error)
-        self._payload = None
+        self.unfinished = None
 
     def _check_hello(self, magic: int, length: int) -> None:
         if magic != MAGIC_HELLO:
