@@ -222,7 +222,8 @@ class ServerConfig:
 
     client_stall_ms: int = 60_000
     """A client that has taken too little of what was sent to it for this long is closed. So is one that has begun a
-    frame and goes on with it by less than 1 KiB a second, over this long."""
+    frame and goes on with it by less than 1 KiB a second over this long, and one that comes by calls of the server's
+    actor and has made none for this long."""
 
     def __post_init__(self) -> None:
         _require(self, "lock_table_size", 1, 1 << 28)

@@ -121,9 +121,10 @@ class PartitionServer:
     async def channel_open(self) -> str:
         """A new virtual connection; HELLO follows as on TCP."""
         server = await self._started()
-        channel = Channel(server)
         name = uuid.uuid4().hex
-        self._channels[name] = channel
+        channel = Channel(server, lambda: self._channels.pop(name, None))
+        if not channel.is_closing():
+            self._channels[name] = channel
         return name
 
     async def channel_send(self, channel: str, number: int, data: bytes) -> None:
@@ -139,9 +140,9 @@ class PartitionServer:
 
     async def channel_close(self, channel: str) -> None:
         """Close the virtual connection. Idempotent."""
-        found = self._channels.pop(channel, None)
+        found = self._channels.get(channel)
         if found is not None:
-            found.close()
+            found.abort()
 
 
 async def _export(gauges: ServerGauges, status: Callable[[], ServerStatus]) -> None:
@@ -151,11 +152,20 @@ async def _export(gauges: ServerGauges, status: Callable[[], ServerStatus]) -> N
 
 
 class Channel(asyncio.Transport):
-    """The transport of one virtual connection: what is written waits for the client's next long poll."""
+    """The transport of one virtual connection: what is written waits for the client's next long poll.
 
-    def __init__(self, server: Server) -> None:
+    A client that lives asks all the time. One that has not for ``client_stall_ms`` is gone: no kernel says so here.
+    """
+
+    def __init__(self, server: Server, on_over: Callable[[], object]) -> None:
+        """``on_over``: it is closed, and nobody asks for the rest of what was sent. May be called more than once."""
         super().__init__()
         self._loop = asyncio.get_running_loop()
+        self._on_over = on_over
+        self._silence_s = server.config.client_stall_ms / 1000
+        self._polls = 0  # calls that wait for a chunk
+        self._called_at = self._loop.time()
+        self._watch = self._loop.call_later(self._silence_s, self._check_silence)
         self._early: dict[int, bytes] = {}
         self._next_in = 0
         self._out: list[bytes] = []
@@ -168,7 +178,21 @@ class Channel(asyncio.Transport):
         self._connection = server.new_connection()
         self._connection.connection_made(self)
 
+    def _check_silence(self) -> None:
+        rest_s = self._called_at + self._silence_s - self._loop.time()
+        if self._polls or rest_s > 0:
+            self._watch = self._loop.call_later(self._silence_s if self._polls else rest_s, self._check_silence)
+        elif self._closed:
+            self._over()
+        else:
+            self._connection.give_up(f"the client has not called for {round(self._silence_s * 1000)} ms")
+
+    def _over(self) -> None:
+        self._watch.cancel()
+        self._on_over()
+
     def receive(self, number: int, data: bytes) -> None:
+        self._called_at = self._loop.time()
         if number >= self._next_in:
             self._early[number] = data
         self._hand_over()
@@ -181,6 +205,15 @@ class Channel(asyncio.Transport):
                 self._connection.data_received(chunk)
 
     async def next_chunk(self, number: int) -> bytes | None:
+        """As ``channel_receive``."""
+        self._polls += 1
+        try:
+            return await self._next_chunk(number)
+        finally:
+            self._polls -= 1
+            self._called_at = self._loop.time()
+
+    async def _next_chunk(self, number: int) -> bytes | None:
         if number == self._sent[0]:
             return self._sent[1]
         if not self._out and not self._closed:
@@ -190,8 +223,11 @@ class Channel(asyncio.Transport):
                     await self._wake.wait()
             except TimeoutError:
                 return b""
+        if not self._out and self._closed:
+            self._over()  # the client asks no more
+            return None
         if not self._out:
-            return None if self._closed else b""
+            return b""
         chunk, self._out = b"".join(self._out), []
         self._sent = (number, chunk)
         if self._writing_paused:
@@ -238,3 +274,4 @@ class Channel(asyncio.Transport):
     def abort(self) -> None:
         self._out.clear()
         self.close()
+        self._over()
