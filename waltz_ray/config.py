@@ -173,7 +173,8 @@ class ServerConfig:
     """A replica that does not answer a control request or acknowledge an append for this long has failed."""
 
     max_frame_bytes: int = 64 * 1024 * 1024
-    """A longer frame is a wire error: a bound on what one peer can make us allocate."""
+    """A longer frame of a client is a wire error: a bound on what one of them can make us allocate. Records that are in
+    the log already are read and sent whatever their length."""
 
     retention_interval_ms: int = 2_000
     """How often it looks what may be trimmed in spaces that do not keep everything; 0 = never."""

@@ -1,4 +1,4 @@
-"""Whatever reads for a server asks for answers that fit its frames: a longer one would break the link for ever."""
+"""Whatever reads for a server asks for answers that fit its frames, as far as no single record is longer."""
 
 from __future__ import annotations
 

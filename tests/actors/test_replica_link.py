@@ -6,17 +6,21 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
+from tests.actors.bench_server import records_of
 from tests.actors.listening import Listening
-from tests.security.keys import SECRET, SilentReplica, keyring
+from tests.security.keys import SECRET, SilentReplica, doorkeeper, keyring
 from waltz_ray import compat
+from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.actors.replica_link import ReplicaLink
 from waltz_ray.config import ServerConfig
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.authentication import Role, Secret
 from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.messages.replica import Read, Records, ReplicaReply
 from waltz_ray.protocol.partition.events import SessionConfirmed
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.session_types import ReplicaAvailable, ReplicaLost, SessionEvent
@@ -134,3 +138,30 @@ def test_a_link_ends_that_is_closed_in_the_turn_in_which_a_time_is_over(monkeypa
     monkeypatch.setattr(compat, "timeout", over)
     asyncio.run(asyncio.wait_for(run(), 5))
     assert len(told) == 1
+
+
+def test_a_record_that_is_longer_than_clients_frames_may_be_now_is_read_all_the_same() -> None:
+    """It was taken when they could be longer; a link that ended at it would take all partitions with it."""
+    longest = 1 << 20
+    record = records_of(0, 1, 3 * longest)
+    requests: list[Read] = []
+
+    def answer(asked: Any, connection: object) -> list[ReplicaReply]:
+        requests.extend(asked)
+        return [Records(0, -1, record.first_id, record.lengths, record.records) for _ in asked]
+
+    async def run() -> None:
+        endpoint = ReplicaEndpoint(answer, doorkeeper())
+        heard: asyncio.Queue[SessionEvent | SessionConfirmed] = asyncio.Queue()
+        drivers = Listening(lambda _, event: heard.put_nowait(event), 0)
+        config = ServerConfig(max_frame_bytes=longest)
+        link = ReplicaLink(0, uuid.uuid4(), config, drivers, Outgoing(), Pool(1), keyring())
+        link.move_to(endpoint.start())
+        await _until(heard, ReplicaAvailable)
+        batch = await asyncio.wait_for(link.read(Read(0, -1, 0, 1, longest // 2)), 20)
+        assert batch.size_bytes > longest
+        assert (link.up, heard.empty(), len(requests)) == (True, True, 1)
+        await link.close()
+        await asyncio.to_thread(endpoint.stop)
+
+    asyncio.run(run())

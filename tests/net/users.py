@@ -57,7 +57,7 @@ from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.session_types import ReplicaAppended, SessionEvent
 from waltz_ray.wire.codec import BATCH_VERSION, ClientMessage, encode_client
 from waltz_ray.wire.framing import MAGIC_CLIENT, MAGIC_REPLICA, FrameDecoder, Hello, encode_frame, encode_hello
-from waltz_ray.wire.replica_codec import REPLICA_VERSION
+from waltz_ray.wire.replica_codec import MAX_REPLICA_FRAME_BYTES, REPLICA_VERSION
 
 __all__ = ["LIMIT", "USERS", "User"]
 
@@ -318,10 +318,11 @@ class Opening(User):
 
 class Link(Opening):
     magic, version = MAGIC_REPLICA, REPLICA_VERSION
+    limit = MAX_REPLICA_FRAME_BYTES
 
     def connected(self) -> socket.socket:
         self._loop = _Loop()
-        config = ServerConfig(max_frame_bytes=LIMIT, replica_timeout_ms=max(10, int(self.first_s * 1000)))
+        config = ServerConfig(replica_timeout_ms=max(10, int(self.first_s * 1000)))
         drivers = Listening(self._deliver, 0)
         self._link = self._loop.call(
             lambda: ReplicaLink(7, uuid.uuid4(), config, drivers, Outgoing(), Pool(1 << 40), keyring())

@@ -377,7 +377,7 @@ class PartitionDriver(Driver[Event, Effect]):
         self.handle(FeedRead(order.connection_id, order.client_id, batch))
 
     def _answer_limit(self, max_bytes: int) -> int:
-        """What a read may ask for: a longer answer than a frame may have would end the link, again and again."""
+        """What a read may ask for: a single record that is longer comes all the same."""
         return min(max_bytes, self._host.config.max_frame_bytes // 2)
 
     async def _read_from_replicas(self, first_id: int, end_id: int, max_bytes: int) -> RecordBatch:

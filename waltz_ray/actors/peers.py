@@ -14,12 +14,11 @@ from waltz_ray.protocol.messages.replica import Read, Records
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.security.handshakes import Keyring
 from waltz_ray.wire.framing import MAGIC_REPLICA
-from waltz_ray.wire.replica_codec import REPLICA_VERSIONS, decode_replica, encode_replica
+from waltz_ray.wire.replica_codec import MAX_REPLICA_FRAME_BYTES, REPLICA_VERSIONS, decode_replica, encode_replica
 
 __all__ = ["PeerReplica"]
 
 _ANSWER_S = 5.0
-_MAX_FRAME_BYTES = 64 * 1024 * 1024
 
 
 class PeerReplica:
@@ -44,7 +43,7 @@ class PeerReplica:
 
     def _asked(self, request: Read) -> bytes:
         if self._stream is None:
-            place = *self._endpoint, MAGIC_REPLICA, REPLICA_VERSIONS, _MAX_FRAME_BYTES
+            place = *self._endpoint, MAGIC_REPLICA, REPLICA_VERSIONS, MAX_REPLICA_FRAME_BYTES
             self._stream = BlockingStream.open(*place, self._greeting, _ANSWER_S, self._tls(), self._prove)
         self._stream.send(*encode_replica(request))
         return self._stream.receive()

@@ -62,6 +62,7 @@ from waltz_ray.wire.framing import (
 )
 from waltz_ray.wire.primitives import BytesLike
 from waltz_ray.wire.replica_codec import (
+    MAX_REPLICA_FRAME_BYTES,
     REPLICA_VERSIONS,
     decode_replica,
     encode_replica,
@@ -98,7 +99,7 @@ class ReplicaEndpoint:
         port: int = 0,
         *,
         name: str = "replica",
-        max_frame_bytes: int = 64 * 1024 * 1024,
+        max_frame_bytes: int = MAX_REPLICA_FRAME_BYTES,
         buffer_bytes: int = 4 * 1024 * 1024,
         connections: int = 256,
         connections_per_peer: int = 128,

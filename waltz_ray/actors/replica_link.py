@@ -71,6 +71,7 @@ from waltz_ray.runtime.status import LinkStatus
 from waltz_ray.security.handshakes import Keyring
 from waltz_ray.wire.framing import MAGIC_REPLICA, encode_frame
 from waltz_ray.wire.replica_codec import (
+    MAX_REPLICA_FRAME_BYTES,
     REPLICA_VERSION,
     REPLICA_VERSIONS,
     decode_replica,
@@ -160,12 +161,11 @@ class _Stream(GreetedStream):
     """One TCP connection to the replica."""
 
     def __init__(self, link: ReplicaLink, bulk: bool) -> None:
-        config = link.config
-        patience = Patience(first_ms=config.replica_timeout_ms)
+        patience = Patience(first_ms=link.config.replica_timeout_ms)
         super().__init__(
             MAGIC_REPLICA,
             REPLICA_VERSIONS,
-            config.max_frame_bytes,
+            MAX_REPLICA_FRAME_BYTES,
             "waltz_ray server",
             link.outgoing,
             patience,

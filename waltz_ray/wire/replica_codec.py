@@ -54,6 +54,7 @@ from waltz_ray.wire.table import MessageRow, MessageTable
 from waltz_ray.wire.time_columns import read_times, time_bytes
 
 __all__ = [
+    "MAX_REPLICA_FRAME_BYTES",
     "REPLICA_TABLE",
     "REPLICA_VERSION",
     "REPLICA_VERSIONS",
@@ -64,6 +65,9 @@ __all__ = [
 
 REPLICA_VERSION = 2
 REPLICA_VERSIONS = (REPLICA_VERSION,)
+
+MAX_REPLICA_FRAME_BYTES = 64 * 1024 * 1024
+"""Of a payload, both ways. Nobody's setting: a record that was taken once has to be read for ever."""
 
 _OWNED_OPEN = 17  # an Open that names its owner
 _TIMED_APPEND = 19  # an Append with times
