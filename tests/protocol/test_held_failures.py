@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waltz_ray.protocol.partition import held_failures
 from waltz_ray.protocol.partition.held_failures import HeldFailures, LockFailures
 
 
@@ -115,6 +117,75 @@ def test_a_connection_that_is_gone_and_a_client_that_mounts_anew_are_forgotten()
     lines.held.clear()
     assert not lines.held
     assert lines.committed(20) == []
+
+
+@pytest.fixture
+def few_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_failures, "MOST_IN_LINE_OF_ONE", 3)
+    monkeypatch.setattr(held_failures, "MOST_IN_LINE", 5)
+
+
+@pytest.mark.usefixtures("few_places")
+def test_who_finds_no_place_in_a_line_is_told_with_the_commit() -> None:
+    lines = Lines()
+    lines.hold(1, 1, 2, 3, 4, behind=10)
+    lines.hold(1, 5, behind=11)
+    lines.hold(2, 1, 2, 3, behind=10)
+    assert lines.held.crowded == 3
+    assert lines.committed(10) == [(1, 1, 10), (1, 4, 10), (2, 3, 10)]
+    lines.hold(3, 1, behind=11)  # the place of the one that was told
+    lines.hold(3, 2, behind=11)
+    lines.passed(12, 10)
+    assert lines.committed(11) == [(3, 1, 11), (1, 5, 11), (3, 2, 11)]
+    assert lines.held.crowded == 0
+    assert lines.committed(12) == [(1, 2, 12)]
+
+
+@pytest.mark.usefixtures("few_places")
+def test_places_are_free_again_when_who_had_them_is_told_or_gone() -> None:
+    lines = Lines()
+    for _ in range(3):
+        lines.hold(1, 1, 2, 3, 4, behind=10)
+        lines.hold(2, 1, 2, 3, behind=10)
+        assert lines.held.crowded == 2
+        lines.held.forget(connection_ids=[101])
+        lines.held.forget(client_ids=[2])
+        assert lines.held.crowded == 0
+        assert not lines.held
+    mark = 10
+    for settle in (lambda: lines.held.settle([101]), lambda: flat(lines.held.pause_over()) + flat(pauses(lines))):
+        lines.hold(1, 1, 2, 3, behind=mark)
+        assert lines.held.crowded == 0
+        lines.committed(mark)
+        settle()
+        assert not lines.held
+        mark += 1
+    lines.hold(1, 1, 2, 3, 4, behind=mark)
+    lines.held.clear()
+    lines.hold(1, 1, 2, 3, behind=mark)
+    assert lines.held.crowded == 0
+
+
+def pauses(lines: Lines) -> list[LockFailures]:
+    return [one for _ in range(5) for one in lines.held.pause_over()]
+
+
+def test_a_commit_of_somebody_else_looks_at_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would cost as much as there are failures, at each commit."""
+    lines, looked = Lines(), list[int]()
+    lines.hold(1, *range(100), behind=10)
+    lines.committed(10, 2)
+
+    def is_older(waiter: held_failures._Waiter, newest: object) -> bool:
+        looked.append(waiter.sequence_number)
+        return False
+
+    monkeypatch.setattr(held_failures, "_is_older", is_older)
+    for mark in range(11, 20):
+        assert lines.committed(mark, 2) == []
+    assert looked == []
+    lines.committed(20, 1)
+    assert len(looked) == 99
 
 
 @given(st.data())

@@ -56,6 +56,7 @@ from waltz_ray.protocol.partition.events import (
     UnmountReceived,
 )
 from waltz_ray.protocol.partition.feed import feed_frame_bytes
+from waltz_ray.protocol.partition.held_failures import MOST_IN_LINE_OF_ONE
 from waltz_ray.protocol.partition.machine import Partition
 from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.pool import Pool
@@ -407,6 +408,35 @@ def test_after_a_pause_the_others_are_told_too() -> None:
     effects = bench.step(TimerFired(NO_SUCH_SESSION, "lines"))
     assert len(bench.told(LockFailureBatch, 3)) == 1
     assert not any(isinstance(effect, StartTimer) for effect in effects), "nobody waits any more"
+
+
+def test_lock_failures_beyond_the_places_in_line_are_told_with_the_commit_and_take_room_until_then() -> None:
+    many = MOST_IN_LINE_OF_ONE + 1000
+    bench = Bench(ServerConfig(join_grace_ms=0, append_queue_bytes=100_000)).open()
+    bench.mount(1, 1)
+    bench.mount(2, 2)
+    bench.append(0, Sent(1 << 40, write=(5,)), client_id=1, connection_id=1)
+    bench.append(0, *[Sent(-1, read=(5,))] * many, client_id=2, connection_id=2)
+    assert bench.partition.in_flight_bytes > 1000 * 100
+    bench.append(many, Sent(-1, read=(5,)), client_id=2, connection_id=2)
+    assert [r.code for r in bench.told(Rejected, 2)] == [RejectionCode.QUEUE_FULL]
+    bench.settle()
+    told = [number for failure in bench.told(LockFailureBatch, 2) for number in failure.sequence_numbers.tolist()]
+    assert told == [0, *range(MOST_IN_LINE_OF_ONE, many)]
+    assert bench.partition.in_flight_bytes == 0
+
+
+@pytest.mark.parametrize("end", [ConnectionClosed(2), Unassigned("test")])
+def test_the_room_of_lock_failures_is_free_when_nobody_waits_for_them(end: Event) -> None:
+    bench = Bench(ServerConfig(join_grace_ms=0)).open()
+    bench.mount(1, 1)
+    bench.mount(2, 2)
+    bench.append(0, Sent(-1, write=(5,)), client_id=1, connection_id=1)
+    before = bench.partition.in_flight_bytes
+    bench.append(0, *[Sent(-1, read=(5,))] * (MOST_IN_LINE_OF_ONE + 10), client_id=2, connection_id=2)
+    assert bench.partition.in_flight_bytes > before
+    bench.step(end)
+    assert bench.partition.in_flight_bytes == (before if isinstance(end, ConnectionClosed) else 0)
 
 
 def test_locks_are_kept_over_a_new_session() -> None:

@@ -29,6 +29,7 @@ _RECORD_COST_BYTES = 64
 
 _LOCK_COST_BYTES = 4
 _BATCHES_IN_FLIGHT = 2
+_CROWD_BYTES = 256  # what a failure that is held takes, about
 _LINES_PAUSE_MS = 5  # some round trips: who was told of a lock failure has tried again by then, if it will
 
 
@@ -56,13 +57,15 @@ class Intake:
         self._state = state
         self._queue = queue
         self.in_flight_bytes = 0
-        """Of records that are admitted and not committed, and of batches that wait to be admitted."""
+        """Of records that are admitted and not committed, of batches that wait to be admitted, and of lock failures
+        that wait for a commit and have no place in a line."""
         self.come = self.admitted = 0
         """Arrivals, ever, and how many of them are not waiting any more."""
         self._waiting_bytes = 0  # of arrivals
         self._arrivals: list[Arrival] = []
         self._in_flight: deque[RecordBatch] = deque()
         self._held_failures = HeldFailures()
+        self._crowd_bytes = 0  # of failures that found no place in a line, as the pool knows them
         self._lines_timer = False  # it runs
         self._now_ms = 0
 
@@ -162,7 +165,14 @@ class Intake:
             else:
                 effects += self._told(failures.chosen(~in_flight))
                 self._held_failures.hold(failures.chosen(in_flight))
+        self._count_crowd()
         return effects
+
+    def _count_crowd(self) -> None:
+        """Failures that have no place in a line take room until they are told, as their appends did."""
+        before, self._crowd_bytes = self._crowd_bytes, self._held_failures.crowded * _CROWD_BYTES
+        if self._crowd_bytes != before:
+            self._hold(self._crowd_bytes - before)
 
     # ---- fates ----------------------------------------------------------------------------------------------
 
@@ -176,7 +186,9 @@ class Intake:
         newest: dict[int, int] = {}  # sequence number of each client that has committed something
         for batch in log.retained.between(first_id, log.high_water_mark + 1):
             newest.update(batch.origins)
-        return self._tell(self._held_failures.committed(log.high_water_mark, newest))
+        told = self._tell(self._held_failures.committed(log.high_water_mark, newest))
+        self._count_crowd()
+        return told
 
     def settle(self, connection_id: int) -> list[Effect]:
         """The lock failures of this connection that wait: all that it has sent before gets its fate now."""
@@ -205,10 +217,12 @@ class Intake:
     def forget_connection(self, connection_id: int) -> None:
         """Nobody is there any more to be told of a lock failure."""
         self._held_failures.forget(connection_ids=(connection_id,))
+        self._count_crowd()
 
     def forget_client(self, client_id: int) -> None:
         """Hold no answers for the client: it mounts anew, and learns every fate from its feed."""
         self._held_failures.forget(client_ids=(client_id,))
+        self._count_crowd()
 
     def log_lost(self, reason: str) -> list[Effect]:
         """What waits is refused; what is in flight gets its fate where the partition is next."""
@@ -216,6 +230,7 @@ class Intake:
         self._arrivals = []
         self.admitted = self.come
         self._held_failures.clear()
+        self._crowd_bytes = 0
         self._in_flight.clear()
         self._hold(-self.in_flight_bytes)
         self._waiting_bytes = 0
