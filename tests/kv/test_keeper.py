@@ -44,12 +44,14 @@ class Everything:
 
     def __init__(self) -> None:
         self.serves = True
+        self.nobody = False
+        """Serves them just now."""
 
     def unit_of(self, key_hash: int) -> Unit | None:
-        return Unit(self.mask, key_hash & self.mask) if self.serves else None
+        return Unit(self.mask, key_hash & self.mask) if self.serves and not self.nobody else None
 
     def elsewhere(self, key_hash: int) -> str:
-        return "" if self.serves else "there:1"
+        return "" if self.serves or self.nobody else "there:1"
 
     def secondary(self, key_hash: int) -> int | None:
         return None
@@ -99,6 +101,7 @@ def stands(owner: Owner, effects: list[Effect]) -> Answer:
 
 
 A_GET = m.Get(Opcode.GET_STRING, 0, HASH)
+NOT_DONE = m.FailInfo(FailCode.NOT_READY, "its connection is gone; nothing was changed")
 
 
 def test_an_answer_comes_after_the_commit_and_a_read_sees_it_before_it_is_folded() -> None:
@@ -149,8 +152,28 @@ def test_what_was_refused_is_dropped_once_its_connection_is_gone() -> None:
     append = the_append(owner.ask(a_set(b"1"), connection=9))
     owner.keeper.step(ConnectionLeft(9), NOW)
     owner.keeper.step(RecordRefused(append.number, 0), NOW)
-    assert owner.fold(BARRIER) == []
+    assert owner.fold(BARRIER) == [Answer(1, NOT_DONE)]
     the_append(owner.ask(a_set(b"2")))
+
+
+def test_each_command_has_an_answer_though_its_connection_is_gone() -> None:
+    """What is kept for a command is kept until then. Nothing of it is done any more, but for what is on its way."""
+    owner = Owner()
+    lock = m.LockNative(NAME, 0, 0, 0, 10_000, 60_000)
+    flying, taken = the_append(owner.ask(a_set(b"1"), connection=9)), the_append(owner.ask(lock))
+    assert owner.ask(a_set(b"2"), connection=9) == [], "it stands behind the other"
+    assert owner.keeper.step(RecordCommitted(taken.number, 0), NOW) == [Answer(2, m.DataLock(7))]
+    assert owner.ask(lock, connection=9) == [], "it waits for the lock"
+    owner.serving.nobody = True
+    assert owner.ask(put(b"other", b"3"), connection=9) == owner.ask(A_GET, connection=9) == [], "nobody serves it"
+    put_not_done = m.PutDone((m.OpResult(FailCode.NOT_READY, -1),))
+    left = owner.keeper.step(ConnectionLeft(9), NOW)
+    assert left == [Answer(5, put_not_done), Answer(6, NOT_DONE), Answer(4, NOT_DONE)]
+    owner.serving.nobody = False
+    assert owner.keeper.step(RecordCommitted(flying.number, 1), NOW) == [Answer(1, m.Ack()), Answer(3, NOT_DONE)]
+    assert owner.keeper.waiting == 0
+    owner.fold(taken.record, flying.record)
+    assert owner.keeper.step(TimePassed(), NOW) == []
 
 
 def test_without_a_lease_a_read_waits_for_a_barrier_that_left_after_it_came() -> None:

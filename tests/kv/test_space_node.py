@@ -24,9 +24,12 @@ from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.routing import Unit, fnv1a_32, units_of
 from waltz_ray.kv.serving import folding
 from waltz_ray.kv.serving.clock import SteadyClock
+from waltz_ray.kv.serving.gateway import Gateway
+from waltz_ray.kv.serving.port import GatewayLimits
 from waltz_ray.kv.serving.space_log import SpaceLog
 from waltz_ray.kv.serving.space_node import KvMember, SpaceNode, Surroundings
 from waltz_ray.kv.state import MemoryState
+from waltz_ray.kv.wire import HEADER, encode_command
 from waltz_ray.protocol.ownership_types import UnitPlace, UnitTable
 from waltz_ray.testing import InMemoryCluster
 
@@ -505,7 +508,36 @@ def test_what_a_lost_connection_has_left_behind_is_not_begun() -> None:
             space.arrange(lambda unit: (0, None))
             await space.until(lambda: len(node.hashmasks().buckets) == 16)
             assert await space.ask(0, get(b"a")) == m.Fail()
-            assert answers == []
+            (answer,) = answers
+            assert isinstance(answer, m.FailInfo)
+            assert answer.code == FailCode.NOT_READY
+
+    asyncio.run(run())
+
+
+def test_who_hangs_up_while_his_command_waits_leaves_the_room_to_others() -> None:
+    """All connections of a port share it."""
+
+    async def run() -> None:
+        async with actors(1) as space:
+            node = space.nodes[0]
+            gateway = Gateway("test", node, limits=GatewayLimits(outstanding_bytes=300_000), outgoing=node.outgoing)
+            port = await gateway.listen("127.0.0.1", 0)
+            for number in range(4):  # nobody serves its bucket yet
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(encode_command(1, put(b"%d" % number, bytes(100_000))))
+                await space.until(lambda: node.keeper.waiting == 1)
+                writer.transport.abort()
+                await space.until(lambda: gateway.connections == 0)
+                assert (node.keeper.waiting, gateway.outstanding_bytes) == (0, 0)
+            space.arrange(lambda unit: (0, None))
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(encode_command(1, put(b"a", bytes(100_000))))
+            async with compat.timeout(LIMIT_S):
+                opcode, replied_to, message_id, _ = HEADER.unpack(await reader.readexactly(HEADER.size))
+            assert (opcode, replied_to, message_id) == (Opcode.PUT_DONE, Opcode.PUT, 1)
+            writer.close()
+            await gateway.close()
 
     asyncio.run(run())
 

@@ -70,6 +70,8 @@ from waltz_ray.kv.state import KvState
 
 __all__ = ["Keeper"]
 
+_LEFT = "its connection is gone; nothing was changed"
+
 
 class _Flight:
     """A write's record on its way; or that of its refusal, so that no copy of it is done later."""
@@ -232,6 +234,7 @@ class Keeper:
 
     def _decide(self, line: Line, write: PendingWrite) -> None:
         if write.call.abandoned:
+            self._end(write, Outcome(FailCode.NOT_READY, text=_LEFT))
             return
         unit = self._serving.unit_of(write.key_hash)
         if unit is None:
@@ -329,9 +332,9 @@ class Keeper:
         if not one.park_until_ms:
             one.park_until_ms = self._orders.now_ms + self._limits.park_ms
         if one.park_until_ms <= self._orders.now_ms:
-            self._nobody(one, FailCode.NOT_READY)
+            self._nobody(one, FailCode.NOT_READY, answers.elsewhere_text())
         elif len(self._parked) >= self._limits.waiting:
-            self._nobody(one, FailCode.TOO_MANY)
+            self._nobody(one, FailCode.TOO_MANY, answers.elsewhere_text())
         else:
             self._parked.append(one)
 
@@ -343,11 +346,11 @@ class Keeper:
         else:
             self._orders.effects.append(Answer(one.call.token, TryElsewhere(server)))
 
-    def _nobody(self, one: PendingWrite | PendingRead, code: FailCode) -> None:
+    def _nobody(self, one: PendingWrite | PendingRead, code: FailCode, text: str) -> None:
         if isinstance(one, PendingRead):
-            self._orders.fail(one.token, code, answers.elsewhere_text())
+            self._orders.fail(one.token, code, text)
         else:
-            self._end(one, Outcome(code, text=answers.elsewhere_text()))
+            self._end(one, Outcome(code, text=text))
 
     def _rearranged(self) -> None:
         self._try_parked()
@@ -396,12 +399,17 @@ class Keeper:
         self._expiry.time_passed()
 
     def _left(self, connection: int) -> None:
-        """Its commands that only wait are dropped: nobody is there to be answered.
+        """Its commands that only wait end without being done. They are answered, too: that ends what is kept for them.
 
         Who has asked elsewhere meanwhile must not find that a write which waited here comes after his later ones.
         """
-        self._parked = [one for one in self._parked if _connection_of(one) != connection]
-        for line in self._locks.left(connection):
+        parked, self._parked = self._parked, []
+        for each in parked:
+            if _connection_of(each) == connection:
+                self._nobody(each, FailCode.NOT_READY, _LEFT)
+            else:
+                self._parked.append(each)
+        for line in self._locks.left(connection, Outcome(FailCode.NOT_READY, text=_LEFT)):
             if line.idle:
                 del self._lines[line.key]
         for line in self._lines.values():

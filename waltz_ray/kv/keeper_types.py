@@ -161,7 +161,7 @@ class SecondaryAnswered:
 
 @value()
 class ConnectionLeft:
-    """Nobody is there any more to be answered: its commands that only wait are dropped."""
+    """Nobody waits any more for the answers: its commands that only wait end without being done."""
 
     connection: int
 

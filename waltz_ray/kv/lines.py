@@ -36,7 +36,7 @@ LineKey = tuple[int, int]
 
 class Call:
     """One command that writes; a ``Put`` has several writes. ``abandoned``: its connection is gone, so what has not
-    been appended is not appended any more."""
+    been appended is not appended any more, and is refused."""
 
     __slots__ = ("abandoned", "command", "connection", "fullwait", "left", "outcomes", "token")
 

@@ -14,7 +14,7 @@ __all__ = ["LockWaiting"]
 
 
 class LockWaiting:
-    """``end`` is told of those that cannot wait."""
+    """``end`` is told of those that cannot wait, or need not any more."""
 
     def __init__(self, orders: Orders, limits: KeeperLimits, end: Callable[[PendingWrite, Outcome], None]) -> None:
         self._orders = orders
@@ -51,12 +51,13 @@ class LockWaiting:
             self.may_be_free(line)
         return lines
 
-    def left(self, connection: int) -> list[Line]:
-        """Nobody is there any more to be answered over it; the lines in which somebody waited."""
+    def left(self, connection: int, outcome: Outcome) -> list[Line]:
+        """Who waits over that connection ends so; the lines in which somebody waited."""
         lines = self._with_waiters()
         for line in lines:
             for write in [write for write in line.waiting if write.call.connection == connection]:
                 line.waiting.remove(write)
+                self._end(write, outcome)
         return lines
 
     def _with_waiters(self) -> list[Line]:

@@ -40,15 +40,15 @@ class CommandPort(Protocol):
     def submit(self, connection_id: int, command: Command, answer: Callable[[Reply], None]) -> None:
         """A data command (opcode 1000 and above) or a ``SecondaryHas``; of one connection in the order they came in.
 
-        ``answer`` is called exactly once, now or later; after ``left`` it need not be. Who has many answers at once
-        gives them inside ``with outgoing:`` (the gateway's), so that they leave with one write.
+        ``answer`` is called exactly once, now or later, also after ``left``: until then the command takes room. Who has
+        many answers at once gives them inside ``with outgoing:`` (the gateway's), so that they leave with one write.
         """
 
     def input_ended(self) -> None:
         """What had arrived over one connection has been submitted. A hint: commands are taken without it, too."""
 
     def left(self, connection_id: int) -> None:
-        """The connection is gone, or has said goodbye: what waits for it (locks) is forgotten. Called once."""
+        """The connection is gone, or has said goodbye: what only waits (for a lock) is not done. Called once."""
 
     def peer_shutting_down(self, server: str) -> None:
         """A member has said so itself."""
