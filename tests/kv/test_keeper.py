@@ -26,7 +26,19 @@ from waltz_ray.kv.keeper_types import (
     WritesBounded,
 )
 from waltz_ray.kv.messages import FailCode, Opcode
-from waltz_ray.kv.model import BARRIER, Barrier, Delete, Expired, ItemKey, Lock, RequestId, Set, WriteRefused
+from waltz_ray.kv.model import (
+    BARRIER,
+    NOBODYS,
+    Barrier,
+    Delete,
+    Expired,
+    ItemKey,
+    Lock,
+    RequestId,
+    Set,
+    Unlock,
+    WriteRefused,
+)
 from waltz_ray.kv.records import encode_record
 from waltz_ray.kv.routing import Unit, fnv1a_32
 from waltz_ray.kv.state import MemoryState
@@ -276,6 +288,61 @@ def test_an_item_is_gone_at_its_deadline_and_the_log_is_told_once() -> None:
     assert owner.keeper.step(TimePassed(), owner.now_ms) == []
     owner.fold(told.record)
     assert owner.keeper.step(TimePassed(), owner.now_ms) == []
+
+
+def test_a_lock_that_nobody_has_had_for_long_is_forgotten_and_its_codes_go_on_rising() -> None:
+    owner = Owner()
+    lock = m.LockNative(NAME, 0, 0, 0, 1_000, 0)
+    taken = the_append(owner.ask(lock))
+    assert owner.keeper.step(RecordCommitted(taken.number, 0), owner.now_ms) == [Answer(1, m.DataLock(7))]
+    owner.fold(taken.record)
+    owner.now_ms = NOW + 1_000 + 599_999
+    assert owner.keeper.step(TimePassed(), owner.now_ms) == []
+    owner.now_ms += 1
+    over = the_append(owner.keeper.step(TimePassed(), owner.now_ms))
+    assert (over.record, over.units) == (Unlock(NAME, 7, NOBODYS, owner.now_ms), (UNIT,))
+    assert owner.keeper.step(TimePassed(), owner.now_ms) == [], "it is on its way"
+    owner.keeper.step(RecordCommitted(over.number, 1), owner.now_ms)
+    assert owner.keeper.step(TimePassed(), owner.now_ms) == [], "it is not folded"
+    owner.fold(over.record)
+    assert owner.state.lock(NAME) is None
+    again = the_append(owner.ask(lock))
+    (answer,) = owner.keeper.step(RecordCommitted(again.number, 2), owner.now_ms)
+    assert answer == Answer(2, m.DataLock(2 << 16 | 7))
+
+
+def test_a_lock_is_not_forgotten_while_a_renewal_is_on_its_way() -> None:
+    """It keeps the code, so UNLOCK would take the lock from who has it."""
+    owner = Owner()
+    taken = the_append(owner.ask(m.LockNative(NAME, 0, 0, 0, 1_000, 0)))
+    owner.keeper.step(RecordCommitted(taken.number, 0), owner.now_ms)
+    owner.fold(taken.record)
+    renewal = the_append(owner.ask(m.Renew(NAME, 0, 0, 0, 7, 3_600_000)))
+    owner.now_ms = NOW + 700_000
+    assert owner.keeper.step(TimePassed(), owner.now_ms) == []
+    owner.keeper.step(RecordCommitted(renewal.number, 1), owner.now_ms)
+    assert owner.keeper.step(TimePassed(), owner.now_ms) == [], "it is not folded"
+    owner.fold(renewal.record)
+    assert owner.keeper.step(TimePassed(), owner.now_ms) == []
+    held = owner.state.lock(NAME)
+    assert held is not None
+    assert held.deadline_ms == NOW + 3_600_000
+
+
+def test_an_unlock_that_the_log_refuses_is_tried_again() -> None:
+    owner = Owner()
+    taken = the_append(owner.ask(m.LockNative(NAME, 0, 0, 0, 1_000, 0)))
+    owner.keeper.step(RecordCommitted(taken.number, 0), owner.now_ms)
+    owner.fold(taken.record)
+    owner.now_ms = NOW + 700_000
+    over = the_append(owner.keeper.step(TimePassed(), owner.now_ms))
+    assert owner.keeper.step(RecordRefused(over.number, 1), owner.now_ms) == []
+    owner.serving.nobody = True
+    assert owner.keeper.step(TimePassed(), owner.now_ms) == [], "it may be somebody else's"
+    owner.serving.nobody = False
+    over = the_append(owner.keeper.step(TimePassed(), owner.now_ms))
+    assert owner.keeper.step(FateUnknown(over.number, "it is away"), owner.now_ms) == []
+    assert the_append(owner.keeper.step(TimePassed(), owner.now_ms)).record == over.record
 
 
 def test_a_second_name_of_one_hash_is_refused() -> None:

@@ -1,4 +1,7 @@
-"""EXPIRED: what is past its deadline is said in the log, so that feeds see it, in batches and without haste. Pure."""
+"""EXPIRED: what is past its deadline is said in the log, so that feeds see it, in batches and without haste. Pure.
+
+So are locks that nobody has had for long (UNLOCK, under the code of the last holder): they would stay in the state.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,18 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from waltz_ray.kv.keeper_types import Serving
-from waltz_ray.kv.model import Expired, ItemKey
+from waltz_ray.kv.lines import LOCKS, Line, LineKey
+from waltz_ray.kv.model import NOBODYS, Expired, ItemKey, Unlock
 from waltz_ray.kv.orders import Orders
-from waltz_ray.kv.routing import Unit
+from waltz_ray.kv.routing import Unit, fnv1a_32
 from waltz_ray.kv.state import KvState
 
 __all__ = ["Expiry"]
 
 _A_TIME = 1_000
 _LOOKED_AT = 10_000
+_LOCK_IS_KEPT_MS = 10 * 60_000  # after its deadline: one that is taken again and again costs no record more
+_LOCKS_A_TIME, _LOCKS_LOOKED_AT = 100, 1_000
 
 
 class _Batch:
@@ -37,13 +43,37 @@ class _Batch:
         self._expiry.batches.pop(self.unit)
 
 
+class _LockOver:
+    """An UNLOCK on its way, and until it is folded."""
+
+    def __init__(self, expiry: Expiry, name: bytes, partition: int) -> None:
+        self._expiry = expiry
+        self.name = name
+        self.partition = partition
+        self.version: int | None = None
+        """None: on its way."""
+
+    def committed(self, version: int) -> None:
+        self.version = version
+
+    def refused(self, partition: int, conflict: int) -> None:
+        self._expiry.locks.pop(self.name)
+
+    def lost(self, reason: str) -> None:
+        self._expiry.locks.pop(self.name)
+
+
 class Expiry:
     """Readers need nothing of this: to them an item is gone at its deadline (``rules.visible``)."""
 
-    def __init__(self, orders: Orders, states: Mapping[int, KvState], serving: Serving) -> None:
+    def __init__(
+        self, orders: Orders, states: Mapping[int, KvState], lines: Mapping[LineKey, Line], serving: Serving
+    ) -> None:
         self.batches: dict[Unit, _Batch] = {}
+        self.locks: dict[bytes, _LockOver] = {}
         self._orders = orders
         self._states = states
+        self._lines = lines
         self._serving = serving
 
     def time_passed(self) -> None:
@@ -60,3 +90,19 @@ class Expiry:
             for served, items in by_unit.items():
                 batch = self.batches[served] = _Batch(self, served, partition)
                 self._orders.append(batch, served, Expired(tuple(items)))
+            self._free_locks(partition, state)
+
+    def _free_locks(self, partition: int, state: KvState) -> None:
+        """Not those that have a line: a renewal with the same code may be on its way. Where there is none, none comes
+        before the UNLOCK, for the owner renews nothing whose lease is over; and the next holder has another code."""
+        for over in [over for over in self.locks.values() if over.partition == partition]:
+            if over.version is not None and over.version <= state.mark:
+                del self.locks[over.name]
+        for name, code in state.expired_locks(self._orders.now_ms - _LOCK_IS_KEPT_MS, _LOCKS_LOOKED_AT):
+            if len(self.locks) >= _LOCKS_A_TIME:
+                return
+            name_hash = fnv1a_32(name)
+            unit = self._serving.unit_of(name_hash)
+            if unit is not None and name not in self.locks and (LOCKS, name_hash) not in self._lines:
+                over = self.locks[name] = _LockOver(self, name, partition)
+                self._orders.append(over, unit, Unlock(name, code, NOBODYS, self._orders.now_ms))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from waltz_ray.kv.copies import AskedForCopies
 from waltz_ray.kv.keeper_types import KeeperLimits
-from waltz_ray.kv.lines import Call, PendingWrite
+from waltz_ray.kv.lines import LOCKS, Call, PendingWrite
 from waltz_ray.kv.messages import (
     Command,
     FailCode,
@@ -29,8 +29,6 @@ from waltz_ray.kv.routing import fnv1a_32
 from waltz_ray.kv.rules import Acquire, Give, NativeWrite, Outcome, Prolong, refused_size
 
 __all__ = ["CommandIntake"]
-
-_LOCKS = -1  # in place of a map's hash
 
 
 class CommandIntake:
@@ -138,4 +136,4 @@ class CommandIntake:
             self._orders.fail(token, FailCode.TOO_LONG, why)
             return
         call = Call(token, connection, command, 1, False)
-        self._begin(PendingWrite(call, 0, what, request, (_LOCKS, fnv1a_32(what.name))))
+        self._begin(PendingWrite(call, 0, what, request, (LOCKS, fnv1a_32(what.name))))

@@ -141,7 +141,7 @@ class Keeper:
         self._reads = Reads(self._orders, states, self._lines, serving, limits, self._send_on, self.after)
         self._copies = SecondCopies(self._orders, serving, limits, self._end)
         self._asked_for = AskedForCopies(self._orders, states, limits)
-        self._expiry = Expiry(self._orders, states, serving)
+        self._expiry = Expiry(self._orders, states, self._lines, serving)
         self._locks = LockWaiting(self._orders, limits, self._end)
         self._intake = CommandIntake(self._orders, limits, self._reads, self._asked_for, self._begin, self._end)
 

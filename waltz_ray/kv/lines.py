@@ -28,10 +28,13 @@ from waltz_ray.kv.routing import Unit
 from waltz_ray.kv.rules import Outcome, What, is_over
 from waltz_ray.kv.state import KvState
 
-__all__ = ["Call", "Fresh", "Line", "LineKey", "PendingRead", "PendingWrite", "lock_code"]
+__all__ = ["LOCKS", "Call", "Fresh", "Line", "LineKey", "PendingRead", "PendingWrite", "lock_code"]
+
+LOCKS = -1
+"""In place of a map's hash."""
 
 LineKey = tuple[int, int]
-"""Map hash and key hash; of a lock -1 and the hash of its name."""
+"""Map hash and key hash; of a lock ``LOCKS`` and the hash of its name."""
 
 
 class Call:
