@@ -61,6 +61,11 @@ from waltz_ray.net.listener import LoopListener, Tls, listen
 __all__ = ["FakeKvActor", "FakeKvCluster", "FakePlace"]
 
 
+def now_s() -> float:
+    """As an actor's clock has it: in whole milliseconds."""
+    return int(time.monotonic() * 1000) / 1000
+
+
 @dataclass
 class Held:
     """An item of the dict."""
@@ -110,7 +115,7 @@ class State:
 
     def item(self, map_name: bytes, name: bytes) -> Held | None:
         held = self.items.get((map_name, name))
-        return None if held is None or 0 < held.deadline <= time.monotonic() else held
+        return None if held is None or 0 < held.deadline <= now_s() else held
 
 
 class FakeKvCluster:
@@ -392,7 +397,7 @@ class FakeKvActor:
         if op.kind != OpKind.SET and item is None:
             return OpResult(FailCode.MISSING)
         new = state.write(put.client, sequence, put.settled)
-        deadline = time.monotonic() + op.expires_ms / 1000 if op.expires_ms else 0.0
+        deadline = now_s() + op.expires_ms / 1000 if op.expires_ms else 0.0
         if op.kind == OpKind.SET:
             state.items[put.map_name, op.name] = Held(op.type, op.data, new, deadline)
         elif op.kind == OpKind.DELETE:
@@ -412,7 +417,7 @@ class FakeKvActor:
 
     @staticmethod
     def _left_ms(item: Held) -> int:
-        return max(1, int((item.deadline - time.monotonic()) * 1000)) if item.deadline else 0
+        return max(1, round((item.deadline - now_s()) * 1000)) if item.deadline else 0
 
     def _scan(self, scan: ScanCommand) -> Reply:
         cluster = self._cluster

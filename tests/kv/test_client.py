@@ -25,6 +25,8 @@ from waltz_ray.errors import (
     KvUnknownFate,
 )
 from waltz_ray.kv.client.client import KvClient
+from waltz_ray.kv.client.connections import KvConnections
+from waltz_ray.kv.client.engine import KvEngine
 from waltz_ray.kv.client.settings import KvClientConfig
 from waltz_ray.kv.messages import ABSENT, FailCode, GetMany, Put
 from waltz_ray.kv.routing import fnv1a_32
@@ -197,6 +199,50 @@ def test_updates_of_many_at_once_are_all_in_it(make: MakeKv, kv: Any) -> None:
         kv.add("s")
     with pytest.raises(ZeroDivisionError):
         kv.update("n", lambda value: 1 // 0)
+
+
+def test_what_is_updated_does_not_live_longer_for_it(kv: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time that the function takes is a part of its life."""
+    now, passed = KvEngine.now, [0.0]
+    monkeypatch.setattr(KvEngine, "now", lambda engine: now(engine) + passed[0])
+
+    def slow(value: int) -> int:
+        passed[0] += 50
+        return value + 1
+
+    kv.set("s", 0, expires=60)
+    assert kv.update("s", slow, timeout=300) == 1
+    assert 5 < kv.get_item("s").expires <= 10
+    assert kv.update("s", slow, expires=60, timeout=300) == 2
+    assert 50 < kv.get_item("s").expires <= 60
+    kv.set("s", 0, expires=60)
+    slow_twice = iter((80, 0))  # the first time it is over by the time when it would be written
+
+    def sometimes_slow(value: int) -> int:
+        passed[0] += next(slow_twice)
+        return value + 1
+
+    assert kv.update("s", sometimes_slow, timeout=300) == 1
+    assert next(slow_twice, None) is None
+    assert kv.get_item("s").expires <= 60
+
+
+def test_what_an_update_waits_for_its_read_is_no_part_of_what_was_left_then(
+    cluster: FakeKvCluster, kv: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, news, passed = KvEngine.now, KvConnections.news, [0.0]
+    monkeypatch.setattr(KvEngine, "now", lambda engine: now(engine) + passed[0])
+
+    async def long(connections: KvConnections, until_s: float) -> None:
+        await news(connections, until_s)
+        passed[0] += 40
+
+    kv.set("s", 0, expires=60)
+    cluster.actors[cluster.owner(b"s")].faults.append(FailCode.NOT_READY)
+    monkeypatch.setattr(KvConnections, "news", long)
+    assert kv.add("s", 1, timeout=300) == 1
+    assert passed[0] >= 40
+    assert 50 < kv.get_item("s").expires <= 60
 
 
 def test_a_map_has_names_of_its_own(kv: Any) -> None:

@@ -37,11 +37,13 @@ from waltz_ray.kv.client.aio import AsyncKvClient
 from waltz_ray.kv.client.client import KvClient
 from waltz_ray.kv.client.connecting import MemberDirectory
 from waltz_ray.kv.client.engine import ByteRoom
+from waltz_ray.kv.client.items import KvUpdate
 from waltz_ray.kv.client.members import Members
 from waltz_ray.kv.client.request_numbers import RequestNumbers
 from waltz_ray.kv.client.scanning import covered
 from waltz_ray.kv.client.settings import KvClientConfig
 from waltz_ray.kv.client.table import RouteTable
+from waltz_ray.kv.client.values import Entry
 from waltz_ray.kv.client.watching import ItemDeleted, ItemExpired, ItemSet, ItemTouched
 from waltz_ray.kv.messages import Hashmask, Hashmasks, Scanned
 from waltz_ray.kv.model import BARRIER, Delete, Expired, ItemKey, Record, Set, Several, Touch, ValueType
@@ -122,6 +124,41 @@ def test_settled_is_below_the_lowest_open_number() -> None:
     assert numbers.unsettled == 0
     with pytest.raises(InvariantBroken):
         numbers.settle(3)
+
+
+@pytest.mark.parametrize("takes_ms", [0.1, 0.4, 0.6, 1.7])
+def test_an_item_that_is_updated_all_the_time_lives_as_long_as_it_was_to(
+    takes_ms: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an actor's clock, in whole milliseconds, and the client's, which began at another time."""
+
+    class Items:
+        deadline_ms, passed_ms = 1_000, 0.0
+
+        def now(self) -> float:
+            return 100.00037 + self.passed_ms / 1000
+
+        async def item_asked(self, name: str, timeout: float) -> tuple[Entry, float]:
+            return Entry(0, 1, (self.deadline_ms - int(self.passed_ms)) / 1000), self.now()
+
+        async def cas(self, name: str, value: int, version: int, expires: float, timeout: float) -> int:
+            self.deadline_ms = int(self.passed_ms) + round(expires * 1000)
+            return 2
+
+    async def slept(seconds: float) -> None:
+        items.passed_ms += 1000 * seconds
+
+    async def run() -> None:
+        while items.passed_ms < min(items.deadline_ms, 5_000):
+            update = KvUpdate(items, items, ("n", None, None), 300.0)
+            await update.read()
+            items.passed_ms += takes_ms
+            await update.write(1)
+
+    items: Any = Items()
+    monkeypatch.setattr(asyncio, "sleep", slept)
+    asyncio.run(run())
+    assert 990 < items.passed_ms < 1_010
 
 
 def test_who_comes_first_has_room_first() -> None:

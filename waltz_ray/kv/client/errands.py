@@ -190,10 +190,13 @@ class GetErrand(Errand[GetJob]):
     """Reads from one map."""
 
     def __init__(self, map_name: bytes) -> None:
+        self.left_s = 0.0
+        """Of the call's time, when they were asked for last."""
         self._map_name = map_name
         self._most = _MOST_ENTRIES
 
     def commands(self, jobs: Sequence[GetJob], left_s: float) -> Iterator[tuple[Command, list[GetJob]]]:
+        self.left_s = left_s
         for begin in range(0, len(jobs), self._most):
             some = [*jobs[begin : begin + self._most]]
             yield GetMany(self._map_name, tuple([job.name for job in some])), some

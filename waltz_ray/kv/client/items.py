@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ __all__ = ["AsyncKvMap"]
 
 _CHUNK_ENTRIES, _CHUNK_BYTES = 16 * 1024, 16 * 1024 * 1024  # of set_many and get_many, at a time
 _ENTRY_BYTES = 200  # what an entry takes beside its bytes
+_TICK_S = 0.001  # of actors' clocks
 _REFUSALS = {
     FailCode.TOO_LONG: "it is longer than its actor takes (max_value_bytes)",
     FailCode.COLLISION: "another name with the same hash is there",
@@ -70,10 +72,15 @@ class AsyncKvMap:
 
     async def get_item(self, name: KvName, timeout: float | None = None) -> Entry | None:
         """An item with its version and what is left of its life; None if there is none."""
+        entry, _ = await self.item_asked(name, timeout)
+        return entry
+
+    async def item_asked(self, name: KvName, timeout: float | None) -> tuple[Entry | None, float]:
+        """The same, and when its actor was asked, by the loop's clock."""
         engine, job = self._engine(), GetJob(name_bytes(name))
         timeout_s = checked_timeout_s(timeout, engine.config)
-        await self._fetch(engine, [job], engine.now() + timeout_s, timeout_s)
-        return self._entry(job.name, job.seen, engine.connections.partitions)
+        asked_s = await self._fetch(engine, [job], engine.now() + timeout_s, timeout_s)
+        return self._entry(job.name, job.seen, engine.connections.partitions), asked_s
 
     async def get_many(self, names: Iterable[KvName], timeout: float | None = None) -> dict[KvName, Any]:
         """The values of those of ``names`` that there are, by the names as they were given. Each is read on its own:
@@ -265,16 +272,18 @@ class AsyncKvMap:
                 found[job.name] = self._entry(job.name, job.seen, engine.connections.partitions)
         return found
 
-    async def _fetch(self, engine: KvEngine, jobs: Sequence[GetJob], end_s: float, timeout_s: float) -> None:
-        """Raises what its first job does."""
+    async def _fetch(self, engine: KvEngine, jobs: Sequence[GetJob], end_s: float, timeout_s: float) -> float:
+        """When they were asked for last, by the loop's clock. Raises what its first job does."""
         size = sum([len(job.name) + _ENTRY_BYTES for job in jobs])
         await self._within(engine, size, end_s, timeout_s)
+        errand = GetErrand(self._name)
         try:
-            await engine.run(GetErrand(self._name), jobs, end_s)
+            await engine.run(errand, jobs, end_s)
         finally:
             engine.room.give_back(size)
         for job in jobs:
             job.check("reading item", timeout_s)
+        return end_s - errand.left_s
 
     async def _write(self, ops: Sequence[Op], fullwait: bool, timeout: float | None) -> list[PutJob]:
         """Of one call; raises what its first job does."""
@@ -372,6 +381,7 @@ class KvUpdate:
         self._timeout_s = timeout_s
         self._end_s = engine.now() + timeout_s
         self._entry: Entry | None = None
+        self._asked_s = 0.0  # for that
 
     async def read(self) -> Any:
         """The value to go on from. KvNotReady: the time is over."""
@@ -381,17 +391,30 @@ class KvUpdate:
                 f"item {self._name!r} was changed by others for {self._timeout_s:g} s, whenever it was to be updated; "
                 f"it was not, try again"
             )
-        self._entry = await self._items.get_item(self._name, left_s)
+        self._entry, self._asked_s = await self._items.item_asked(self._name, left_s)
         return self._default if self._entry is None else self._entry.value
 
     async def write(self, value: Any) -> bool:
-        """False: somebody has changed it since it was read; read again."""
+        """False: somebody has changed it since it was read, or its life is over; read again."""
         entry, expires = self._entry, self._expires
-        if expires is None and entry is not None:
-            expires = entry.expires
+        if expires is None and entry is not None and entry.expires is not None:
+            expires = _life_left_s(entry.expires, self._asked_s, self._engine.now())
+            if expires <= 0:
+                await asyncio.sleep(_TICK_S)  # by then its actor says so, too
+                return False
         left_s = max(0.001, self._end_s - self._engine.now())
         version = ABSENT if entry is None else entry.version
         return await self._items.cas(self._name, value, version, expires, timeout=left_s) is not None
+
+
+def _life_left_s(left_s: float, asked_s: float, now_s: float) -> float:
+    """Of an item that had ``left_s`` when it was asked for.
+
+    In whole milliseconds of the clock, as actors count: what is rounded off at one update comes back at another, so an
+    item that is updated every 0.4 ms lives neither for ever nor half as long.
+    """
+    passed_ms = int(now_s * 1000) - int(asked_s * 1000)
+    return (round(left_s * 1000) - passed_ms) / 1000
 
 
 def _by_actor(table: RouteTable, jobs: Sequence[PutJob]) -> list[PutJob]:
