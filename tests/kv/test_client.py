@@ -28,7 +28,7 @@ from waltz_ray.kv.client.client import KvClient
 from waltz_ray.kv.client.connections import KvConnections
 from waltz_ray.kv.client.engine import KvEngine
 from waltz_ray.kv.client.settings import KvClientConfig
-from waltz_ray.kv.messages import ABSENT, FailCode, GetMany, Put
+from waltz_ray.kv.messages import ABSENT, FailCode, GetMany, LockNative, Put, Renew
 from waltz_ray.kv.routing import fnv1a_32
 
 MakeKv = Callable[..., Any]
@@ -611,6 +611,29 @@ def test_who_waits_for_a_lock_has_it_next(make: MakeKv, kv: Any) -> None:
         assert had == []
     thread.join()
     assert len(had) == 1
+
+
+def test_a_lock_that_was_waited_for_has_a_whole_lease(
+    cluster: FakeKvCluster, make: MakeKv, kv: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what is left of one that began when it was asked for."""
+    now, passed = KvEngine.now, [0.0]
+    monkeypatch.setattr(KvEngine, "now", lambda engine: now(engine) + passed[0])
+    seen = cluster.actors[cluster.owner(b"leader")].seen
+    waits, found = make().lock("leader", lease=6, wait=30), []
+
+    def wait() -> None:
+        with waits:
+            passed[0] += 5.5
+            found.extend([waits.lost, [type(each) for each in seen].count(Renew)])
+
+    with kv.lock("leader", lease=3600):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        until(lambda: [type(each) for each in seen].count(LockNative) == 2)
+        passed[0] += 5.5
+    thread.join()
+    assert found == [False, 1]
 
 
 def test_a_lease_is_renewed_while_it_is_had(cluster: FakeKvCluster, make: MakeKv, kv: Any) -> None:

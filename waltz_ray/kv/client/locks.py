@@ -138,7 +138,7 @@ class AsyncKvLock:
         reply = await self._asked(engine, make, "locking", limit_s)
         if not isinstance(reply, DataLock):
             raise KvLockTaken(str(self.name), self.wait_s)
-        if engine.now() >= asked_s[0] + self.lease_s:  # it has waited: the lease began later than it was asked for
+        if engine.now() >= asked_s[0] + self.lease_s / 3:  # it has waited: the lease began later than it was asked for
             return reply.code, await self._until(engine, reply.code)
         return reply.code, asked_s[0] + self.lease_s
 
