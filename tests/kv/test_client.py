@@ -24,6 +24,7 @@ from waltz_ray.errors import (
     KvNotReplicated,
     KvUnknownFate,
 )
+from waltz_ray.kv.client import items
 from waltz_ray.kv.client.client import KvClient
 from waltz_ray.kv.client.connections import KvConnections
 from waltz_ray.kv.client.engine import KvEngine
@@ -745,6 +746,43 @@ def test_no_more_than_so_much_is_outstanding(cluster: FakeKvCluster, make: MakeK
     thread.join()
     kv.set("bob", big)
     assert happened(cluster) == {1}
+
+
+def test_what_finds_no_room_for_its_rest_says_how_many_were_set(
+    cluster: FakeKvCluster, make: MakeKv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many are written some at a time: another call may have the room in between."""
+    monkeypatch.setattr(items, "_CHUNK_ENTRIES", 2)
+    kv, big = make(outstanding_bytes=64 * 1024), b"x" * 60_000
+    kv.set("ann", 1)
+    engine = (kv._shell.core() if isinstance(kv, KvClient) else kv._there)._started_engine()
+    first, second, other = [fnv1a_32(name) & 15 for name in (b"a", b"b", b"somebody")]
+    assert other not in (first, second)
+    cluster.move(first, -1)
+    cluster.move(other, -1)
+    raised: list[KvUnknownFate | KvNotReady] = []
+
+    def set_many() -> None:
+        try:
+            kv.set_many({"a": big, "b": 2, "c": big, "d": 4}, timeout=2)
+        except (KvUnknownFate, KvNotReady) as error:
+            raised.append(error)
+
+    def set_other() -> None:
+        kv.set("somebody", big)
+
+    threads = [threading.Thread(target=set_many), threading.Thread(target=set_other)]
+    threads[0].start()
+    until(lambda: engine.room._taken > 60_000)
+    threads[1].start()
+    until(lambda: len(engine.room._line) == 1)
+    cluster.move(first, 0)
+    threads[0].join()
+    assert [type(error) for error in raised] == [KvUnknownFate]
+    assert str(raised[0]).startswith("2 of 4 items were set; of the others: no room within")
+    cluster.move(other, 0)
+    threads[1].join()
+    assert kv.get_many(["a", "b", "c", "d"]) == {"a": big, "b": 2}
 
 
 def test_timeouts_that_cannot_be(kv: Any) -> None:

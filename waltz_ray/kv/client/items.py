@@ -192,8 +192,13 @@ class AsyncKvMap:
         if len({op.name for op in ops}) < len(ops):
             raise InvalidInput("set_many was given a name twice, as str and as bytes")
         jobs: list[PutJob] = []
-        for chunk in _chunks(ops):
-            jobs += await self._run(engine, chunk, fullwait, end_s)
+        try:
+            for chunk in _chunks(ops):
+                jobs += await self._run(engine, chunk, fullwait, end_s)
+        except KvNotReady as error:  # no room for one of them: others may have been set before
+            for op in ops[len(jobs) :]:
+                jobs.append(PutJob(op))
+                jobs[-1].refuse(error)
         failed = [job for job in jobs if job.error is not None or not job.done or job.result.code != FailCode.OK]
         if not failed:
             return {name: job.result.version for name, job in zip(items, jobs, strict=True)}
