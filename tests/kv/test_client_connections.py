@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tests.kv.fake_cluster import FakeKvCluster, FakePlace
 from waltz_ray import compat
 from waltz_ray.errors import ClientClosed, SpaceGone, ZooKeeperUnreachable
+from waltz_ray.kv.client import connecting
 from waltz_ray.kv.client import connections as module
 from waltz_ray.kv.client.aio import AsyncKvClient
 from waltz_ray.kv.client.members import Members, StaticKvDirectory
@@ -215,6 +217,71 @@ def test_of_a_space_that_was_deleted_nothing_is_waited_for() -> None:
                 await client.get("ann")
 
     asyncio.run(asyncio.wait_for(run(), 20))
+
+
+class _SlowPlace(FakePlace):
+    """Its directory is opened, or tells who is there (``where``), when it is let go on."""
+
+    def __init__(self, servers: Sequence[str], where: str) -> None:
+        super().__init__(servers)
+        self.where = where
+        self.asked, self.goes_on, self.closed = threading.Event(), threading.Event(), threading.Event()
+
+    def wait(self, where: str) -> None:
+        if where == self.where:
+            self.asked.set()
+            assert self.goes_on.wait(10)
+
+    def directory(self) -> StaticKvDirectory:
+        self.wait("directory")
+        return _Slow(self)
+
+
+class _Slow(StaticKvDirectory):
+    def __init__(self, place: _SlowPlace) -> None:
+        super().__init__(place.servers)
+        self._place = place
+
+    def watch(self, callback: Callable[[Members], None]) -> Callable[[], None]:
+        self._place.wait("watch")
+        return super().watch(callback)
+
+    def close(self) -> None:
+        self._place.closed.set()
+
+
+@pytest.mark.parametrize("where", ["directory", "watch"])
+@pytest.mark.parametrize("how", ["connect_async", "start", "close"])
+def test_who_is_cancelled_or_closed_while_it_starts_leaves_nothing_behind(
+    how: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(cluster: FakeKvCluster) -> None:
+        place = _SlowPlace([cluster.actors[0].server], where)
+        monkeypatch.setattr(connecting, "find_cluster", lambda *which: None)
+        monkeypatch.setattr(connecting, "ClusterPlace", lambda *what: place)
+        client = AsyncKvClient(place)
+        starting = asyncio.ensure_future(connecting.connect_async() if how == "connect_async" else client.start())
+        assert await asyncio.to_thread(place.asked.wait, 10)
+        if how == "close":
+            await client.close()
+        else:
+            starting.cancel()
+        place.goes_on.set()
+        (found,) = await asyncio.gather(starting, return_exceptions=True)
+        assert isinstance(found, ClientClosed if how == "close" else asyncio.CancelledError)
+        assert await asyncio.to_thread(place.closed.wait, 10)
+        assert not module._shared
+        if how == "close":
+            with pytest.raises(ClientClosed):
+                await client.set("ann", 1)
+            with pytest.raises(ClientClosed):
+                await client.start()
+        else:
+            async with client:
+                await client.set("ann", 1)
+
+    with FakeKvCluster(1) as cluster:
+        asyncio.run(asyncio.wait_for(run(cluster), 20))
 
 
 def test_actors_that_cannot_be_found_leave_nothing_behind() -> None:

@@ -8,7 +8,7 @@ from types import TracebackType
 from waltz_ray.client.codecs import Codec
 from waltz_ray.client.credentials import Presented
 from waltz_ray.client.opening import opened
-from waltz_ray.errors import InvalidInput
+from waltz_ray.errors import ClientClosed, InvalidInput
 from waltz_ray.kv.client.connections import connections_of
 from waltz_ray.kv.client.engine import KvEngine
 from waltz_ray.kv.client.items import AsyncKvMap
@@ -40,20 +40,21 @@ class AsyncKvClient(AsyncKvMap):
         self.config = config or KvClientConfig()
         self._place = place
         self._credentials = credentials
-        self._starting: asyncio.Task[None] | None = None
+        self._beginning = asyncio.Lock()
         self._running: KvEngine | None = None
+        self._closed = False
 
     # ---- life
 
     async def start(self) -> None:
-        """Find the actors, on the loop that runs now. Idempotent. Raises what finding the space raises."""
-        if self._running is not None:
-            return
-        if self._starting is None or self._starting.done():
-            self._starting = asyncio.get_running_loop().create_task(self._start())
-        await asyncio.shield(self._starting)
+        """Find the actors, on the loop that runs now. Idempotent. ClientClosed, and what finding the space raises."""
+        async with self._beginning:
+            if self._running is None:
+                self._check_open()
+                await self._start()
 
     async def _start(self) -> None:
+        """Who is cancelled, or finds that it was closed meanwhile, leaves nothing behind."""
         directory = await opened(self._place.directory, lambda found: found.close())
         try:
             shown = self._credentials
@@ -63,6 +64,9 @@ class AsyncKvClient(AsyncKvMap):
             await asyncio.to_thread(directory.close)
             raise
         connections = await connections_of(directory, self.config.max_frame_bytes, shown)
+        if self._closed:
+            await connections.leave()
+        self._check_open()
         self._running = KvEngine(connections, self.config)
 
     def _shown(self, directory: KvDirectory) -> Presented:
@@ -72,7 +76,8 @@ class AsyncKvClient(AsyncKvMap):
         return shown
 
     async def close(self) -> None:
-        """Let go of everything; calls that go on end with ClientClosed. Idempotent."""
+        """Let go of everything; calls that go on end with ClientClosed, as does ``start``. Idempotent."""
+        self._closed = True
         if self._running is not None:
             await self._running.stop()
 
@@ -142,7 +147,12 @@ class AsyncKvClient(AsyncKvMap):
             found[owner or ""] = found.get(owner or "", 0) + 1
         return found
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the key/value client is closed; connect again")
+
     def _started_engine(self) -> KvEngine:
         if self._running is None:
+            self._check_open()
             raise InvalidInput("the client has not been started: use `async with`, or await client.start() first")
         return self._running
