@@ -345,6 +345,32 @@ def test_an_unlock_that_the_log_refuses_is_tried_again() -> None:
     assert the_append(owner.keeper.step(TimePassed(), owner.now_ms)).record == over.record
 
 
+def test_a_scan_has_the_item_without_a_name_folded_or_not_and_goes_on_behind_it() -> None:
+    owner = Owner()
+
+    def scanned(after: bytes, limit: int) -> m.Scanned:
+        (read,) = owner.ask(m.ScanCommand(0, b"", b"", after, limit))
+        assert isinstance(read, AnswerRead)
+        assert isinstance(read.reply, m.Scanned)
+        return read.reply
+
+    def all_of_it() -> list[tuple[bytes, bytes]]:
+        page = scanned(b"", 1)
+        rest = scanned(page.items[-1].name, 10)
+        assert (page.more, rest.more) == (True, False)
+        assert page.items + rest.items == scanned(b"", 10).items
+        return [(item.name, item.data) for item in (*page.items, *rest.items)]
+
+    for data in (b"old", b"new"):
+        names, first = (b"", b"a", b"b"), owner.state.mark + 1
+        appended = [the_append(owner.ask(put(name, data))) for name in names]
+        for version, append in enumerate(appended, first):
+            owner.keeper.step(RecordCommitted(append.number, version), NOW)
+        assert all_of_it() == [(name, data) for name in names]
+        owner.fold(*(append.record for append in appended))
+        assert all_of_it() == [(name, data) for name in names]
+
+
 def test_a_second_name_of_one_hash_is_refused() -> None:
     """D10: costarring and liquid are both 5e4daa9d."""
     owner = Owner()

@@ -34,14 +34,16 @@ def scanned(
         return Scanned(mask, (), False, -1, ()), ()
     map_hash = fnv1a_32(scan.map_name) if scan.map_name else 0
     found: list[ScanItem] = []
+    counted = 0  # not one without a name: the last name is a place to go on from
     for key, item in _merged(scan, map_hash, state, _fresh(scan, map_hash, lines, partitions)):
         shown = visible(item, now_ms)
         if shown is None or key.hash & mask not in mine or (shown.map_name and shown.map_name != scan.map_name):
             continue
-        if len(found) == scan.limit:
+        if counted == scan.limit:
             return Scanned(mask, tuple(mine), True, state.mark, tuple(found)), units
         expires_ms = max(1, shown.deadline_ms - now_ms) if shown.deadline_ms else 0
         found.append(ScanItem(key.name, shown.type, shown.data, shown.version, expires_ms))
+        counted += key.name != b""
     return Scanned(mask, tuple(mine), False, state.mark, tuple(found)), units
 
 
@@ -52,7 +54,7 @@ def _fresh(scan: ScanCommand, map_hash: int, lines: Iterable[Line], partitions: 
         for line in lines
         if line.key[0] == map_hash and partition_of(line.key[1], partitions) == scan.partition
         for key, item in line.fresh.items.items()
-        if key.name.startswith(scan.prefix) and key.name > scan.after
+        if key.name.startswith(scan.prefix) and (key.name > scan.after or not scan.after)
     }
 
 
