@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,14 @@ from tests.kv.fake_cluster import FakeKvCluster
 from tests.net.test_tls import made
 from waltz_ray import compat, kv
 from waltz_ray.client.aio import AsyncWaltzClient
+from waltz_ray.client.codecs import JsonCodec
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.coordination.unit_store import UnitStore
 from waltz_ray.errors import (
     ClientClosed,
     ConfigError,
+    DecodingFailed,
     InvalidInput,
     InvariantBroken,
     KvNotReady,
@@ -398,6 +400,43 @@ def test_watching(place: LogPlace) -> None:
             assert [event.version for event in events] == [4, 6, 6]
         with pytest.raises(InvalidInput, match="start is"):
             items.watch(start="now")  # type: ignore[arg-type]
+
+
+def test_a_watch_goes_on_behind_what_cannot_be_decoded(place: LogPlace) -> None:
+    """Also where it was written together with others, and where a transaction is none of the space."""
+    names = (b"a", b"b", b"c", b"d")
+    bad = [Set(ItemKey(0, fnv1a_32(name), name), ValueType.CODED, b"{") for name in names]
+    good = [Set(ItemKey(0, fnv1a_32(name), name), ValueType.TEXT, name) for name in names]
+    written: list[Record] = [bad[0], Several((good[0], bad[1], good[1])), good[2]]
+    with place.log() as log:
+        for record in written[:2]:
+            log.append(0, encode_record(record), header_of(record)).result(10)
+        log.append(0, b"no record").result(10)
+        log.append(0, encode_record(written[2]), header_of(written[2])).result(10)
+    there: list[Any] = [DecodingFailed, ItemSet("a", "a", 1, 0, 0), DecodingFailed, ItemSet("b", "b", 1, 0, 0)]
+    there += [WireError, ItemSet("c", "c", 3, 0, 0)]
+
+    def in_a_thread() -> Iterator[Any]:
+        with KvClient(place, codec=JsonCodec()) as items, items.watch(start="earliest") as events:
+            for _ in there:
+                try:
+                    yield next(events)
+                except (DecodingFailed, WireError) as error:
+                    yield type(error)
+
+    async def on_a_loop() -> AsyncIterator[Any]:
+        async with AsyncKvClient(place, codec=JsonCodec()) as items, items.watch(start="earliest") as events:
+            for _ in there:
+                try:
+                    yield await anext(events)
+                except (DecodingFailed, WireError) as error:
+                    yield type(error)
+
+    async def all_on_a_loop() -> list[Any]:
+        return [each async for each in on_a_loop()]
+
+    assert list(in_a_thread()) == there
+    assert asyncio.run(all_on_a_loop()) == there
 
 
 def test_a_watch_ends_with_its_client(place: LogPlace) -> None:

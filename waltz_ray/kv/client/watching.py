@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from waltz_ray.client.codecs import Codec
 from waltz_ray.errors import ClientClosed, InvalidInput
@@ -102,6 +102,17 @@ def checked_start(start: WatchStart) -> WatchStart:
     raise InvalidInput(f"start is 'latest', 'earliest' or an ID for each partition, not {start!r:.60}")
 
 
+class _Written(NamedTuple):
+    """What becomes an ItemSet: its value is decoded when it is asked for, so that what cannot be is alone in that."""
+
+    key: ItemKey
+    item: Item
+    partition: int
+
+
+_Change = _Written | ItemDeleted | ItemTouched | ItemExpired
+
+
 class _Reader:
     """Transactions of a kv space as the events that are asked for; those of one partition in their order."""
 
@@ -112,8 +123,16 @@ class _Reader:
         self._map_hash = fnv1a_32(map_name) if map_name else 0
         self._prefix = prefix
 
-    def events(self, transaction: Transaction) -> Iterator[ItemEvent]:
-        """InvalidInput, DecodingFailed: its value cannot be read; WireError: it is none of a kv space."""
+    def event(self, change: _Change) -> ItemEvent:
+        """InvalidInput, DecodingFailed: its value cannot be read."""
+        if not isinstance(change, _Written):
+            return change
+        key, item, partition = change
+        value = value_of(self._codec, key.name, item.type, item.data, item.version, partition)
+        return ItemSet(name_text(key.name), value, item.version, partition, item.deadline_ms)
+
+    def changes(self, transaction: Transaction) -> Iterator[_Change]:
+        """What ``event`` makes events of. WireError: it is none of a kv space."""
         record = decode_record(transaction.data)
         partition, version = transaction.partition_id, transaction.transaction_id
         if partition not in self._beginnings:
@@ -125,11 +144,11 @@ class _Reader:
             if items is not None:
                 self._beginnings[partition] = None
                 for key, item in items:
-                    yield self._set(key, item, partition)
+                    yield _Written(key, item, partition)
         else:
             yield from self._changes(record, version, partition)
 
-    def _changes(self, record: Record, version: int, partition: int) -> Iterator[ItemEvent]:
+    def _changes(self, record: Record, version: int, partition: int) -> Iterator[_Change]:
         if isinstance(record, Several):
             for write in record.writes:
                 yield from self._changes(write, version, partition)
@@ -140,15 +159,11 @@ class _Reader:
         elif isinstance(record, ItemWrite) and self._wanted(record.key):
             name = name_text(record.key.name)
             if isinstance(record, Set):
-                yield self._set(record.key, Item(record.type, record.data, version, record.deadline_ms), partition)
+                yield _Written(record.key, Item(record.type, record.data, version, record.deadline_ms), partition)
             elif isinstance(record, Delete):
                 yield ItemDeleted(name, version, partition)
             else:
                 yield ItemTouched(name, version, partition, record.deadline_ms)
-
-    def _set(self, key: ItemKey, item: Item, partition: int) -> ItemSet:
-        value = value_of(self._codec, key.name, item.type, item.data, item.version, partition)
-        return ItemSet(name_text(key.name), value, item.version, partition, item.deadline_ms)
 
     def _wanted(self, key: ItemKey) -> bool:
         return key.map_hash == self._map_hash and key.name.startswith(self._prefix)
@@ -204,7 +219,7 @@ class KvWatch(Iterator[ItemEvent]):
     """Events without an end, for one thread at a time; ``stop`` is for any. ``with`` stops it.
 
     It begins when it is made: what is written after that is in it. Raises what a feed of the log does; ClientClosed
-    when the key/value client is closed.
+    when the key/value client is closed. DecodingFailed: a value cannot be read; who asks again has what comes after it.
     """
 
     def __init__(
@@ -224,13 +239,17 @@ class KvWatch(Iterator[ItemEvent]):
         except BaseException:
             self._end()
             raise
-        self._events: Iterator[ItemEvent] = self._read()
+        self._transactions = iter(self._feed)
+        self._changes: Iterator[_Change] = iter(())
 
     def __iter__(self) -> KvWatch:
         return self
 
     def __next__(self) -> ItemEvent:
-        return next(self._events)
+        while True:
+            for change in self._changes:
+                return self._reader.event(change)
+            self._changes = self._reader.changes(next(self._transactions))
 
     def stop(self) -> None:
         """Nothing comes any more, and whoever waits for it goes on. Idempotent."""
@@ -249,16 +268,13 @@ class KvWatch(Iterator[ItemEvent]):
     ) -> None:
         self.stop()
 
-    def _read(self) -> Iterator[ItemEvent]:
-        for transaction in self._feed:
-            yield from self._reader.events(transaction)
-
 
 class AsyncKvWatch:
     """Events without an end, for ``async for``; ``async with`` stops it, and begins it.
 
     It begins when it is entered, or first asked: what is written after that is in it. Raises what a feed of the log
-    does; ClientClosed when the key/value client is closed.
+    does; ClientClosed when the key/value client is closed. DecodingFailed: a value cannot be read; who asks again has
+    what comes after it.
     """
 
     def __init__(
@@ -278,7 +294,7 @@ class AsyncKvWatch:
         self._stopped = False
         self._log: AsyncWaltzClient | None = None
         self._feed: AsyncFollower | None = None
-        self._events: Iterator[ItemEvent] = iter(())
+        self._changes: Iterator[_Change] = iter(())
 
     async def begin(self) -> None:
         """From here on everything is in it. Idempotent, also for tasks at once. After ``stop`` nothing begins."""
@@ -327,9 +343,9 @@ class AsyncKvWatch:
         if self._feed is None:
             raise StopAsyncIteration
         while True:
-            for event in self._events:
-                return event
-            self._events = self._reader.events(await anext(self._feed))
+            for change in self._changes:
+                return self._reader.event(change)
+            self._changes = self._reader.changes(await anext(self._feed))
 
     async def __aenter__(self) -> AsyncKvWatch:
         try:
