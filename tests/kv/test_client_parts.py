@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import pickle
 import subprocess
 import sys
@@ -161,6 +162,37 @@ def test_an_item_that_is_updated_all_the_time_lives_as_long_as_it_was_to(
     monkeypatch.setattr(asyncio, "sleep", slept)
     asyncio.run(run())
     assert 990 < items.passed_ms < 1_010
+
+
+def test_an_update_may_take_as_long_as_any_call() -> None:
+    """Though the clock's time and 300 s, less the clock's time, may be a little more than that."""
+
+    class Items:
+        def __init__(self) -> None:
+            self.now_s = 4_000.0
+            self.timeouts: list[float] = []
+
+        def now(self) -> float:
+            return self.now_s
+
+        async def item_asked(self, name: str, timeout: float) -> tuple[None, float]:
+            self.timeouts.append(timeout)
+            return None, self.now_s
+
+        async def cas(self, name: str, value: int, version: int, expires: None, timeout: float) -> int:
+            self.timeouts.append(timeout)
+            return 2
+
+    async def run() -> None:
+        update = KvUpdate(items, items, ("n", 0, None), 300.0)
+        await update.read()
+        assert await update.write(1)
+
+    items: Any = Items()
+    while (items.now_s + 300.0) - items.now_s <= 300.0:
+        items.now_s = math.nextafter(items.now_s, math.inf)
+    asyncio.run(run())
+    assert items.timeouts == [300.0, 300.0]
 
 
 def test_who_comes_first_has_room_first() -> None:

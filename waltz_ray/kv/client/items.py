@@ -390,7 +390,7 @@ class KvUpdate:
 
     async def read(self) -> Any:
         """The value to go on from. KvNotReady: the time is over."""
-        left_s = self._end_s - self._engine.now()
+        left_s = self._left_s()
         if left_s <= 0:
             raise KvNotReady(
                 f"item {self._name!r} was changed by others for {self._timeout_s:g} s, whenever it was to be updated; "
@@ -407,9 +407,13 @@ class KvUpdate:
             if expires <= 0:
                 await asyncio.sleep(_TICK_S)  # by then its actor says so, too
                 return False
-        left_s = max(0.001, self._end_s - self._engine.now())
+        left_s = max(0.001, self._left_s())
         version = ABSENT if entry is None else entry.version
         return await self._items.cas(self._name, value, version, expires, timeout=left_s) is not None
+
+    def _left_s(self) -> float:
+        """Not more than there was, as rounding could have it: that may be the most that a call can have."""
+        return min(self._timeout_s, self._end_s - self._engine.now())
 
 
 def _life_left_s(left_s: float, asked_s: float, now_s: float) -> float:
