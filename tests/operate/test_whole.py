@@ -194,10 +194,13 @@ def test_what_is_backed_up_and_restored_is_the_same(deployed: Deployed) -> None:
     assert ": ok, whole of " in deployed.waltz("backup", "verify", target)
     original = feeds(deployed, deployed.directory / "cluster")
     assert len(original) > RECORDS
+    rights = deployed.waltz("access", "show", "--dir", deployed.cluster)
+    assert "monitor" in rights
     deployed.waltz("down", "--dir", deployed.cluster)
     deployed.waltz("restore", target, "--into", str(again), "--name", "again")
     deployed.waltz("up", "--dir", str(again))
     try:
+        assert deployed.waltz("access", "show", "--dir", str(again)) == rights
         assert feeds(deployed, again) == original
         assert "no problem" in deployed.waltz("doctor", "--dir", str(again))
     finally:
