@@ -273,6 +273,8 @@ class World:
             self.trimming.check()
         if self.moving is not None:
             self.moving.check()
+        # Layers' actors may have appended since: what is on its way to a replica is no difference.
+        self._wait("all replicas are alike at one moment", deadline, self._converged)
         living, count = set(self.living()), len(self.history.committed)
         nothing: dict[int, list[bytes]] = {0: []}
         every = [self._read_logs(p) if p in living else nothing for p in range(count)]
