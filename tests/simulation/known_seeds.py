@@ -112,7 +112,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "writes_of_one_item_do_not_wait_for_each_other": 0x10000000,
     "several_writes_are_folded_in_part": 0x210000001,
     "the_log_is_given_up_from_the_newest_section_on": 0x12000007,
-    "what_is_folded_anew_is_answered_for": 0x12000082,
+    "what_is_folded_anew_is_answered_for": 0x12000168,
     "anybody_may_confirm": 0x20000005,
     "appends_go_on_before_all_refusals_are_known": 0x2000000B,
     "batches_of_an_older_lease_are_confirmed": 0x200000A5,
