@@ -168,6 +168,7 @@ class Bench:
             assert found <= right, (time_ms, found, right)
             if self.exact and time_ms % 1000 == 0:
                 assert found == right, (time_ms, found, right)
+        assert lookup.first_id_at(self.now_ms + AHEAD_MS + 1000) == end_id, "nothing can be that young"
         until, marks = lookup.marks(0, end_id)
         assert until == end_id
         assert [*marks] == sorted(marks)
@@ -221,10 +222,30 @@ def test_a_lost_index_costs_precision_only() -> None:
             disk.unlink(path)
     log = reopen_after_kill(disk)
     newest = max(path for path in disk.files() if path.endswith(".seg"))
-    assert log.times().first_id_at(CLOCK_MS + 10**9) == int(Path(newest).stem), "they may be that young"
+    assert log.times().first_id_at(disk.now_ms()) == int(Path(newest).stem), "they may be that young"
+    assert log.times().first_id_at(disk.now_ms() + AHEAD_MS + 1) == 61, "nothing was there later"
     append(log, 1)
     assert log.times().first_id_at(CLOCK_MS + 400 * 61) <= 61
     assert len(contents(log)) == 62
+
+
+def test_what_is_there_at_a_start_is_not_younger() -> None:
+    disk = FaultyDisk()
+    log = new_log(disk, CONFIG)
+    while log.last_id < 60:
+        append(log, 1)
+    log.sync()
+    last_ms = log.times().marks(60, 61)[1][0][1]
+    disk.clock_ms = last_ms + 3_600_000
+    assert log.times().first_id_at(last_ms + 1000) == 61
+    log = reopen_after_kill(disk)
+    start_ms = disk.clock_ms
+    for clock_ms in (start_ms, start_ms + 10**9, 0):
+        disk.clock_ms = clock_ms  # when it is asked is all the same
+        assert log.times().first_id_at(start_ms) <= 60, "its entry may have been lost"
+        assert log.times().first_id_at(start_ms + AHEAD_MS + 1) == 61
+    log = reopen_after_kill(disk)
+    assert log.times().first_id_at(start_ms + AHEAD_MS + 1) <= 60, "a clock that has been set back proves nothing"
 
 
 def test_a_file_that_goes_while_it_is_written_is_made_anew() -> None:

@@ -417,9 +417,11 @@ class PartitionLog:
     def times(self) -> TimeLookup:
         """When the records that are here now were appended."""
         with self._lock:
-            in_doubt = self._active is None or self._active.times.in_doubt
+            times = self._active.times if self._active is not None else None
+            in_doubt = times is None or times.in_doubt
+            ends_ms = times.doubt_ends_ms if times is not None else None
             place = self._disk.disk, self._folder, self._cluster_key, self.partition_id
-            return TimeLookup(*place, tuple(self._segments), self.last_id + 1, in_doubt)
+            return TimeLookup(*place, tuple(self._segments), self.last_id + 1, in_doubt, ends_ms)
 
     def _explain(self, damage: Corruption, epoch: int, position: int, first_id: int, mended: bool) -> None:
         """A read failed. Returns if it is worth another try: the log was cut meanwhile, or only the index was wrong."""

@@ -9,7 +9,7 @@ On-disk story
     what is in front of the first bad one. Records whose entry was lost would seem to be as old as the entry before. So
     the last entry that a start finds is written once more as *loose* before anything follows it: "from here to the next
     entry, at any time between the two". The same after a time at which no entry could be written (a full disk), and
-    for records that came without a time.
+    for records that came without a time. Until something follows it, such records are not younger than that start.
 
     Where the log is cut, entries of what is gone are cut off before a new one is written, and that is flushed: an old
     entry that came back would date new records too early.
@@ -135,7 +135,8 @@ class TimeFile(Sequence[TimeEntry]):
     def since(self, time_ms: int, next_ms: int | None, last_is_loose: bool) -> int:
         """The first record that may have been appended at ``time_ms`` or later; -1 if none of this file.
 
-        ``next_ms``: when the records behind this file begin; None = never, this is the newest.
+        ``next_ms``: when the records behind this file begin, or what those that are in doubt at its end are not younger
+        than; None = nobody knows, this is the newest.
         """
         position = bisect_left(range(len(self)), time_ms, key=lambda position: self[position].time_ms)
         if position > 0:
@@ -156,8 +157,10 @@ class TimeIndex:
         self.last_ms: int | None = None
         """Of the last record, of this segment or of the one before: none that follows seems older. None: see there."""
         self.path = time_path(folder, header.first_id)
-        self.in_doubt = not new
+        self.in_doubt = False
         """Records behind the last entry may have been appended long after it."""
+        self.doubt_ends_ms = 0
+        """But not after this."""
         self._disk, self._folder, self._header = disk, folder, header
         self._end_id = end_id
         self._last: TimeEntry | None = None
@@ -166,12 +169,17 @@ class TimeIndex:
         self._known = new  # what the file has
         self._made = False  # there is a file, with a good header
         self._unflushed = False
+        if not new:
+            self._doubt()
+
+    def _doubt(self) -> None:
+        """What is there has just been written, or was there before; a server may have dated it so far ahead."""
+        self.in_doubt, self.doubt_ends_ms = True, self._disk.disk.now_ms() + _MOST_AHEAD_MS
 
     def note(self, times: TimeMarks, size_bytes: int) -> None:
         """``size_bytes`` of records have been written, appended at these ``times``."""
         if not times:
-            self.in_doubt = True
-            return
+            return self._doubt()
         for mark in times:
             self._note(mark, size_bytes if len(times) == 1 else 0)
 
@@ -190,7 +198,7 @@ class TimeIndex:
                 last_ms = max(last_ms, self._header.created_ms)
             self._write(self._entries(transaction_id, max(time_ms, last_ms)))
         except (DiskFull, OutOfResources):
-            self.in_doubt = True  # advice: the records are what matters, and the next entry says what is missing
+            self._doubt()  # advice: the records are what matters, and the next entry says what is missing
         except OSError:
             self._begin_anew()
 

@@ -27,7 +27,8 @@ MOST_MARKS = 65_536
 class TimeLookup:
     """The segments of a partition (their first IDs) at one moment; ``end_id`` is one past the last record.
 
-    ``in_doubt``: records behind the newest entry may be younger than it says.
+    ``in_doubt``: records behind the newest entry may be younger than it says, but not younger than ``doubt_ends_ms``
+    (None = that is not known).
     """
 
     def __init__(
@@ -39,10 +40,12 @@ class TimeLookup:
         segments: Sequence[int],
         end_id: int,
         in_doubt: bool,
+        doubt_ends_ms: int | None,
     ) -> None:
         self._disk, self._folder = disk, folder
         self._place = cluster_key, partition_id
-        self._segments, self._end_id, self._in_doubt = segments, end_id, in_doubt
+        self._segments, self._end_id = segments, end_id
+        self._in_doubt, self._doubt_ends_ms = in_doubt, doubt_ends_ms
 
     def _file(self, position: int) -> TimeFile:
         first_id = self._segments[position]
@@ -106,12 +109,18 @@ class TimeLookup:
             after = bisect_left(begins_ms, time_ms)
             newest = after == len(self._segments)
             if after > 0:
-                next_ms = None if newest else begins_ms[after]
                 with self._file(after - 1) as file:
+                    next_ms = self._ends_ms(file) if newest else begins_ms[after]
                     first_id = file.since(time_ms, next_ms, newest and self._in_doubt)
                 if first_id >= 0:
                     return min(first_id, self._end_id)
         return self._end_id if newest else min(self._segments[after], self._end_id)
+
+    def _ends_ms(self, newest: TimeFile) -> int | None:
+        """What the records in doubt at the end of the newest file are not younger than, None = nobody knows."""
+        ends_ms = self._doubt_ends_ms if self._in_doubt else None
+        # A clock that has been set back says nothing of records that were dated by it before.
+        return ends_ms if ends_ms is not None and ends_ms >= newest[len(newest) - 1].time_ms else None
 
 
 def _add(found: list[TimeMark], transaction_id: int, time_ms: int) -> None:
