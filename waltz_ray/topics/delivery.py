@@ -48,7 +48,7 @@ class Delivery:
         self._lease = DeliveryLease(limits.lease_ms)
         self._filters: frozenset[str] = frozenset()
         self._epoch: int | None = None  # the offset was taken with; None: what is remembered may be wrong
-        self._delivered = 0  # the term of the lease under which there was a batch last
+        self._delivered = 0  # the term of the lease under which there was a batch that is not confirmed; 0 = none
         self._end = t.NO_OFFSET
         self._lag_bytes = 0
         self._now_ms = 0
@@ -128,11 +128,12 @@ class Delivery:
                 consumed = rules.says_consumed(request)
                 by_hand = isinstance(request, t.ConfirmAsked) and consumed
                 if by_hand and not rules.may_confirm(self._delivered, work.term):
-                    text = "nothing was delivered since the consumer registered: what was before comes again"
+                    text = "what was delivered came before the consumer registered, and comes again"
                     self._finish(TopicCode.NOT_FOUND, text)
                     return
                 if consumed:
                     self._place.confirm()
+                    self._delivered = 0
                 elif consumed is not None:
                     self._place.rewind()
                 if self._place.has_to_store(self._limits.skipped):

@@ -43,9 +43,9 @@ def holder_code(holder: str | None, consumer: str) -> TopicCode:
 
 
 def may_confirm(delivered: int, term: int) -> bool:
-    """Whether a consumer may confirm by hand: something was ``delivered`` under its lease. What it got before it
-    registered again comes again, so it must not be told that it is confirmed."""
-    return delivered == term
+    """Whether a consumer may confirm by hand what was ``delivered`` under that lease (0 = nothing is to be confirmed).
+    What it got before it registered again comes again, so it must not be told that it is confirmed."""
+    return delivered in (0, term)
 
 
 def pull_confirms(last_consumed: bool, manual: bool) -> bool:
