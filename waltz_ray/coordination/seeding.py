@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_nodes import partition_path, to_json
 from waltz_ray.coordination.hold_store import Hold, first_hold_nodes
+from waltz_ray.coordination.snapshot import DOCUMENTS, TOPIC_USERS
 from waltz_ray.coordination.space_store import space_nodes
 from waltz_ray.errors import NoNode
 from waltz_ray.protocol.placement import Assignment
@@ -29,9 +30,6 @@ __all__ = ["NO_TOPIC_USERS", "SEED_SESSION", "Seed", "documents_of", "seed_nodes
 
 SEED_SESSION = 1
 """What the control files of the restored replicas have, too."""
-
-_TOPIC_USERS = "/store/topics/access"
-_DOCUMENTS = "/store/access", "/store/topics/flow", _TOPIC_USERS
 
 NO_TOPIC_USERS = '{"authenticate": true}'
 """In place of rights of topics that have passwords: nobody produces or consumes until somebody sets them again."""
@@ -57,13 +55,13 @@ class Seed:
 def documents_of(zookeeper: ZooKeeper, cluster: str) -> dict[str, str]:
     """Who may do what, and how fast, as operators have set it: path below the root -> text, without passwords."""
     found = {}
-    for path in _DOCUMENTS:
+    for path in DOCUMENTS:
         try:
             found[path] = zookeeper.get(f"/{cluster}{path}")[0].decode(errors="replace")
         except NoNode:
             continue
-    if _TOPIC_USERS in found and _has_users(found[_TOPIC_USERS]):
-        found[_TOPIC_USERS] = NO_TOPIC_USERS
+    if TOPIC_USERS in found and _has_users(found[TOPIC_USERS]):
+        found[TOPIC_USERS] = NO_TOPIC_USERS
     return found
 
 
@@ -91,7 +89,7 @@ def seed_nodes(seed: Seed, replica_ids: Sequence[int]) -> dict[str, bytes]:
         nodes["/store/trims"] = to_json({"marks": {str(p): mark for p, mark in sorted(seed.trim_marks.items())}})
     if seed.hold is not None:
         nodes |= first_hold_nodes([seed.hold])
-    documents = {path: seed.documents[path].encode() for path in _DOCUMENTS if path in seed.documents}
+    documents = {path: seed.documents[path].encode() for path in DOCUMENTS if path in seed.documents}
     if any(path.startswith("/store/topics/") for path in documents):
         nodes["/store/topics"] = b""
     nodes |= documents

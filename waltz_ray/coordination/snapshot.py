@@ -23,17 +23,22 @@ from waltz_ray.protocol.roster import Roster
 from waltz_ray.wire import znodes
 from waltz_ray.wire.znodes import AssignmentNode
 
-__all__ = ["RecoveredNodes", "info_in", "plant_recovered", "snapshot_nodes"]
+__all__ = ["DOCUMENTS", "TOPIC_USERS", "RecoveredNodes", "info_in", "plant_recovered", "snapshot_nodes"]
+
+TOPIC_USERS = "/store/topics/access"
+"""Rights of topics' users, with their passwords."""
+
+DOCUMENTS = "/store/access", TOPIC_USERS, "/store/topics/flow"
+"""Who may do what, and how fast, as operators have set it."""
 
 _TREES = "/store/spaces", "/store/preferred", "/store/layers", "/store/moves", "/store/holds"
-_SINGLE = "/store/cluster", "/store/access", "/store/topics/access", "/store/topics/flow"
 
 
 def snapshot_nodes(zookeeper: ZooKeeper, cluster: str) -> dict[str, str]:
     """Path below the root -> content, parents first. NoNode if there is no such cluster."""
     root, found = f"/{cluster}", {}
     found["/store/cluster"] = zookeeper.get(f"{root}/store/cluster")[0].decode()
-    waiting = [*_SINGLE[1:], *_TREES]
+    waiting = [*DOCUMENTS, *_TREES]
     while waiting:
         path = waiting.pop(0)
         try:
