@@ -258,10 +258,11 @@ class Outbox:
         return [_append_of(one) for one in old]
 
     def withdraw(self, append: AppendCall) -> bool:
-        """Nobody wants it any more, and what of it has not been sent never will be.
+        """Nobody wants it any more: what of it has not been sent never will be, and nothing of it is sent again.
 
         True if none of it is under way: it is gone. Else the fate of what has been sent is still to come.
         """
+        append.retry = False
         with self._lock:
             if append not in self._open:
                 return True

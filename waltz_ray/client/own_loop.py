@@ -186,7 +186,6 @@ class OwnLoop:
             await taken
         except asyncio.CancelledError:
             if not outbox.leave_line(append):  # taken at the last moment
-                append.retry = False
                 outbox.withdraw(append)
             raise
         finally:
@@ -214,7 +213,6 @@ class OwnLoop:
             if limit is None or await fate.told_within(limit[1]):
                 return await fate.waiter
         except asyncio.CancelledError:
-            append.retry = False
             outbox.withdraw(append)
             raise
         error = expire_append(outbox, append, limit[0])

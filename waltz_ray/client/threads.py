@@ -100,7 +100,6 @@ class Threads:
             taken.result()  # at the last moment
         except BaseException:  # KeyboardInterrupt: who waited believes that it was not sent
             if not outbox.leave_line(append):
-                append.retry = False
                 self.post(outbox.withdraw, append)
             raise
 

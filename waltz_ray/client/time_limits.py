@@ -42,7 +42,6 @@ def expire_append(outbox: Outbox, append: AppendCall, timeout: float) -> WaltzEr
 
     Of many records some may be in the log: PartlyAppended, and the others are not.
     """
-    append.retry = False
     if not outbox.withdraw(append):
         return None
     return append.error_of(
