@@ -450,10 +450,11 @@ class ReplicaLink:
 
     def _order(self, request: Open | State | Truncate | Begin | SetLowWaterMark, number: int | None = None) -> None:
         if self._up and self._live is not None:
+            frame = _frame(request)  # before it is counted on
             self._orders += 1
             if isinstance(request, Open | State):
                 self._states.append(number)
-            self._live.send_bytes(_frame(request))
+            self._live.send_bytes(frame)
         else:
             self._drivers[request.partition_id].handle(self._not_connected(request.session_id))
 
