@@ -180,6 +180,18 @@ async def test_a_right_that_is_taken_is_refused_at_once_and_ends_the_connections
 
 
 @in_loop
+async def test_a_token_that_is_withdrawn_is_refused_at_once_and_ends_the_connections_that_have_shown_it() -> None:
+    gateway = guarded_gateway()
+    door = KvDoor(gateway, Comes())
+    assert door.say(ShowKvToken(KV_TOKEN)) == Ack()
+    assert door.say(GET) == Fail()
+    set_rules(gateway, replace(KV_RULES, tokens={}))
+    assert word(door.say(GET)) == "the token is nobody's here: ask the operator for another one"
+    door.part()
+    assert door.wire.ended == "closed"
+
+
+@in_loop
 async def test_who_was_there_before_there_were_rights_has_to_come_again_and_may_no_more_meanwhile() -> None:
     gateway = guarded_gateway(rules=None)
     nobody, reader = KvDoor(gateway, Comes(tls=False)), KvDoor(gateway, Comes("reader"))

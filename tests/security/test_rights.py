@@ -15,7 +15,7 @@ from tests.security.rights import RULES, TOKEN, Comes, door_of, guarded_server
 from waltz_ray.actors.access_guard import MOST_REFUSALS
 from waltz_ray.actors.server import Server
 from waltz_ray.errors import InvalidInput
-from waltz_ray.protocol.access import ANY, NOBODY, Comer, SpaceRight, SpaceRules, has_right, why_refused
+from waltz_ray.protocol.access import ANY, NOBODY, Comer, SpaceRight, SpaceRules, digest_of, has_right, why_refused
 from waltz_ray.protocol.authentication import Secret
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.messages.client import (
@@ -123,7 +123,7 @@ def test_what_whoever_comes_may_everybody_known_may() -> None:
         (NOBODY, "nobody", "may not append in space 'log': show a certificate or a token"),
         (Comer("reader", tls=True), "no_right", "client 'reader' may not append in space 'log': ask the operator"),
         (Comer("eve", tls=True), "unknown_client", "client 'eve' is not known here"),
-        (Comer("loader", tls=True, wrong_token=True), "wrong_token", "the token is nobody's here"),
+        (Comer("loader", tls=True, token=digest_of("guessed")), "wrong_token", "the token is nobody's here"),
     ],
 )
 def test_every_refusal_says_what_where_and_what_to_do(comer: Comer, reason: str, line: str) -> None:
@@ -218,6 +218,24 @@ async def test_a_right_that_is_taken_ends_the_connections_that_have_used_it() ->
     assert "client 'reader' may not read in space 'log'" in last.message
     assert used.wire.ended == "closed"
     assert not unused.wire.ended
+
+
+@pytest.mark.parametrize("tokens", [{}, {digest_of(TOKEN): "appender"}], ids=["withdrawn", "given_to_another"])
+@in_loop
+async def test_a_token_that_is_nobodys_any_more_ends_the_connections_that_have_shown_it(tokens: dict[str, str]) -> None:
+    server = guarded_server()
+    used, idle = door_of(server, Comes()), door_of(server, Comes())
+    for door in (used, idle):
+        door.send(ShowToken(TOKEN))
+    used.send(STATE)
+    assert await kinds(used, 1) == ["PartitionStateResponse"]
+    change(server, replace(RULES, tokens=tokens))
+    [*_, last] = used.told()
+    assert isinstance(last, ErrorMessage)
+    assert "the token is nobody's here" in last.message
+    assert used.wire.ended == "closed"
+    idle.send(STATE)
+    assert await kinds(idle, 1) == ["NotAllowed"]
 
 
 @in_loop

@@ -27,7 +27,7 @@ from waltz_ray.protocol.access import (
     Comer,
     SpaceRight,
     SpaceRules,
-    name_of_token,
+    having_shown,
     needed,
     why_refused,
 )
@@ -157,12 +157,11 @@ class ConnectionAccess:
     def show(self, token: str) -> None:
         """It says who it is, over TLS, in place of what was known."""
         guard = self._guard
-        name = None if guard.rules is None else name_of_token(guard.rules, token)
         self._granted.clear()
         if guard.is_member(token):
-            self.comer = replace(self.comer, member=True, wrong_token=False)
+            self.comer = replace(self.comer, member=True, token="")
         else:
-            self.comer = replace(self.comer, name=name or self.comer.name, member=False, wrong_token=name is None)
+            self.comer = having_shown(self.comer, token, guard.rules)
 
     def why_not(self, message: ClientMessage) -> str | None:
         """Why it is refused, which is counted; None: it is not. Of what no client may send nothing is said here."""

@@ -8,10 +8,9 @@ cluster's state.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from waltz_ray.actors.access_guard import PLAIN_TOKEN, AccessGuard
-from waltz_ray.protocol.access import ANY, SEES_CLUSTER, Comer, SpaceRules, name_of_token, why_refused
+from waltz_ray.protocol.access import ANY, SEES_CLUSTER, Comer, SpaceRules, having_shown, why_refused
 from waltz_ray.wire.http import HttpRequest, HttpResponse, token_in
 
 __all__ = ["Answer", "HttpAccess", "is_probe"]
@@ -61,9 +60,7 @@ def _why_not(rules: SpaceRules, request: HttpRequest, comer: Comer) -> tuple[str
     if request.authorization:
         if not comer.tls:
             return "plain_token", PLAIN_TOKEN
-        token = token_in(request.authorization)
-        name = None if token is None else name_of_token(rules, token)
-        comer = replace(comer, name=name or comer.name, wrong_token=name is None)
+        comer = having_shown(comer, token_in(request.authorization) or "", rules)
     return why_refused(rules, comer, ANY, SEES_CLUSTER)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 
 from waltz_ray.protocol.messages import client as batches
 from waltz_ray.protocol.messages import original
@@ -26,7 +26,7 @@ __all__ = [
     "SpaceRight",
     "digest_of",
     "has_right",
-    "name_of_token",
+    "having_shown",
     "needed",
     "why_refused",
     "why_unknown",
@@ -65,12 +65,13 @@ class SpaceRules:
 @value()
 class Comer:
     """Who is at the other end of a connection. ``name``: of its certificate, or whose token it has shown; "" = none.
-    ``member``: it belongs to the cluster, and may everything. ``wrong_token``: it has shown one, which is nobody's."""
+    ``member``: it belongs to the cluster, and may everything. ``token``: the digest of the one it has shown, "" = none;
+    it is remembered, for a token counts only as long as it is in the rules."""
 
     name: str = ""
     tls: bool = False
     member: bool = False
-    wrong_token: bool = False
+    token: str = ""
 
 
 NOBODY = Comer()
@@ -119,9 +120,11 @@ def digest_of(token: str) -> str:
     return hashlib.sha256(_TOKEN_LABEL + token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def name_of_token(rules: SpaceRules, token: str) -> str | None:
-    """Whose token it is; None: nobody's."""
-    return rules.tokens.get(digest_of(token))
+def having_shown(comer: Comer, token: str, rules: SpaceRules | None) -> Comer:
+    """Who ``comer`` is once he has shown ``token``: whose it is by ``rules``; nobody if it is nobody's."""
+    digest = digest_of(token)
+    name = None if rules is None else rules.tokens.get(digest)
+    return replace(comer, name=name or comer.name, member=False, token=digest)
 
 
 def needed(message: object) -> frozenset[SpaceRight] | None:
@@ -142,7 +145,7 @@ def why_unknown(rules: SpaceRules, comer: Comer) -> tuple[str, str] | None:
         return None
     if rules.tls_only and not comer.tls:
         return "no_tls", "this port is for TLS only: connect with the authority of its certificate (tls_authority)"
-    if comer.wrong_token:
+    if comer.token and rules.tokens.get(comer.token) != comer.name:  # it never was one, or is none any more
         return "wrong_token", "the token is nobody's here: ask the operator for another one"
     if comer.name and comer.name not in rules.clients:
         return "unknown_client", f"client {comer.name!r:.80} is not known here: ask the operator to add it"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from waltz_ray.actors.access_guard import PLAIN_TOKEN, AccessGuard
 from waltz_ray.kv.access import why_command_refused
 from waltz_ray.kv.messages import Opcode
-from waltz_ray.protocol.access import Comer, name_of_token, why_unknown
+from waltz_ray.protocol.access import Comer, having_shown, why_unknown
 
 __all__ = ["KvAccess"]
 
@@ -44,10 +44,9 @@ class KvAccess:
             return self._refusal(Opcode.SHOW_TOKEN, "plain_token", PLAIN_TOKEN)
         rules = self._guard.rules
         if self._guard.is_member(token):
-            self.comer = replace(self.comer, member=True, wrong_token=False)
+            self.comer = replace(self.comer, member=True, token="")
             return None
-        name = None if rules is None else name_of_token(rules, token)
-        self.comer = replace(self.comer, name=name or self.comer.name, member=False, wrong_token=name is None)
+        self.comer = having_shown(self.comer, token, rules)
         unknown = None if rules is None else why_unknown(rules, self.comer)
         return None if unknown is None else self._refusal(Opcode.SHOW_TOKEN, *unknown)
 
