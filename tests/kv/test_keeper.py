@@ -407,6 +407,18 @@ def test_nonsense_is_answered_and_changes_nothing() -> None:
         assert effect.reply.code == code, command
 
 
+def test_a_batch_whose_numbers_no_record_can_have_is_refused() -> None:
+    """It would share a transaction with others' writes, and none of them could be sent."""
+    owner = Owner()
+    op, last = m.Op(m.OpKind.SET, NAME, data=b"1"), (1 << 64) - 1
+    (answer,) = owner.ask(m.Put(b"", 7, last, 0, False, (op, op)))
+    assert isinstance(answer, Answer)
+    assert isinstance(answer.reply, m.FailInfo)
+    assert answer.reply.code == FailCode.BAD_REQUEST
+    append = the_append(owner.ask(m.Put(b"", 7, last, 0, False, (op,))))
+    assert encode_record(append.record)
+
+
 def test_items_wait_while_the_log_may_not_grow_and_nothing_else_does() -> None:
     owner = Owner()
     assert owner.keeper.step(WritesBounded(0, 100), NOW) == []

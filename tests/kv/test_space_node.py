@@ -19,7 +19,7 @@ from waltz_ray.errors import ProjectionFailed, Trimmed
 from waltz_ray.kv import messages as m
 from waltz_ray.kv.keeper_types import KeeperLimits
 from waltz_ray.kv.messages import FailCode, Op, Opcode, OpKind, Put, PutDone, Reply
-from waltz_ray.kv.model import Record
+from waltz_ray.kv.model import ItemKey, Record, Set
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.routing import Unit, fnv1a_32, units_of
 from waltz_ray.kv.serving import folding
@@ -374,6 +374,24 @@ def test_a_write_is_done_once_however_often_it_is_asked() -> None:
             assert value_of(await space.ask(1, get(b"a"))) == b"2"
             assert await space.ask(1, put(b"a", b"1", (7, 1))) == first
             assert value_of(await space.ask(1, get(b"a"))) == b"2"
+
+    asyncio.run(run())
+
+
+def test_a_record_that_cannot_be_is_told_to_who_waits_for_it() -> None:
+    """And what was decided in the same step is done."""
+
+    async def run() -> None:
+        async with actors(1) as space:
+            space.arrange(lambda unit: (0, None))
+            await space.until(lambda: space.nodes[0].caught_up)
+            told: list[str] = []
+            fates = AppendFates(lambda _: told.append("committed"), lambda _: told.append("refused"), told.append)
+            impossible = Set(ItemKey(0, 0, b"n" * 481), 4, b"")
+            space.nodes[0]._around.log.append(0, impossible, -1, fates)
+            assert told == []
+            await space.until(lambda: bool(told))
+            assert "a name has at most 480 bytes" in told[0]
 
     asyncio.run(run())
 

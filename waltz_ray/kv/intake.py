@@ -30,6 +30,8 @@ from waltz_ray.kv.rules import Acquire, Give, NativeWrite, Outcome, Prolong, ref
 
 __all__ = ["CommandIntake"]
 
+_LAST_SEQUENCE = (1 << 64) - 1
+
 
 class CommandIntake:
     """``begin`` is given each write of a command, ``end`` those that are refused as they are."""
@@ -97,6 +99,10 @@ class CommandIntake:
         count = len(put.ops)
         if not 0 < count <= self._limits.max_batch:
             text = f"a batch has 1 to {self._limits.max_batch} entries, not {count}"
+            self._orders.fail(token, FailCode.BAD_REQUEST, text)
+            return
+        if put.sequence + count - 1 > _LAST_SEQUENCE:
+            text = f"a write's number has 64 bits: {count} from {put.sequence} on have more"
             self._orders.fail(token, FailCode.BAD_REQUEST, text)
             return
         call = Call(token, connection, put, count, put.fullwait)

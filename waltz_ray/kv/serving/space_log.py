@@ -48,10 +48,10 @@ class SpaceLog:
     ) -> None:
         """Append under these units' locks; ``fates`` is told how it ends, never within this call."""
         hashes = ([*map(_lock_hash, write)], [*map(_lock_hash, read)], ())
-        data, header = encode_record(record), header_of(record)
         try:
+            data, header = encode_record(record), header_of(record)
             self._engine.append_under(partition, data, header, hashes, mark, fates)
-        except WaltzError as error:  # too long for any server, or the client is closed
+        except WaltzError as error:  # no record, too long for any server, or the client is closed
             asyncio.get_running_loop().call_soon(fates.set_exception, error)
 
     def together(self) -> AbstractContextManager[None]:
