@@ -188,6 +188,24 @@ def test_each_command_has_an_answer_though_its_connection_is_gone() -> None:
     assert owner.keeper.step(TimePassed(), NOW) == []
 
 
+def test_who_asks_for_a_copy_that_never_comes_is_told_when_no_primary_waits_any_more() -> None:
+    """Else it keeps members from being answered, and the room of a port, for ever; but a goodbye waits for answers."""
+    owner = Owner(waiting=3, fullwait_ms=1000)
+    for transaction_id, passed_ms in ((5, 0), (1 << 60, 500), (0, 0)):
+        owner.now_ms += passed_ms
+        (wanted,) = owner.ask(m.SecondaryHas(0, transaction_id))
+        assert isinstance(wanted, WantFolded)
+    assert owner.keeper.step(ConnectionLeft(1), owner.now_ms) == []
+    owner.now_ms += 500
+    gone = m.FailInfo(FailCode.NOT_READY, "it has not come here in time")
+    assert owner.keeper.step(TimePassed(), owner.now_ms) == [Answer(1, gone)]
+    assert owner.fold(BARRIER) == [Answer(3, m.Ack())]
+    owner.now_ms += 500
+    assert owner.keeper.step(TimePassed(), owner.now_ms) == [Answer(2, gone)]
+    (wanted,) = owner.ask(m.SecondaryHas(0, 7), connection=2)
+    assert isinstance(wanted, WantFolded)
+
+
 def test_without_a_lease_a_read_waits_for_a_barrier_that_left_after_it_came() -> None:
     owner = Owner()
     (first,) = owner.ask(A_GET)

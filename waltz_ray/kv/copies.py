@@ -89,13 +89,16 @@ class SecondCopies:
 
 
 class AskedForCopies:
-    """Primaries that ask whether this actor, their secondary, has a transaction: answered once it has."""
+    """Primaries that ask whether this actor, their secondary, has a transaction: answered once it has, or when no
+    primary waits any more: whoever asks for what never comes is not to be kept for ever."""
 
     def __init__(self, orders: Orders, states: Mapping[int, KvState], limits: KeeperLimits) -> None:
         self._orders = orders
         self._states = states
         self._limits = limits
-        self._waiting: dict[int, list[tuple[int, int]]] = defaultdict(list)  # partition -> heap of (ID, token)
+        # partition -> heap of (ID, token, when that was asked)
+        self._waiting: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        self._looked_ms = 0
 
     def asked(self, token: int, partition: int, transaction_id: int) -> None:
         """``SecondaryHas``."""
@@ -107,7 +110,7 @@ class AskedForCopies:
         elif len(self._waiting[partition]) >= self._limits.waiting:
             self._orders.fail(token, FailCode.TOO_MANY, "too many wait for this partition")
         else:
-            heapq.heappush(self._waiting[partition], (transaction_id, token))
+            heapq.heappush(self._waiting[partition], (transaction_id, token, self._orders.now_ms))
             self._orders.effects.append(WantFolded(partition, transaction_id))
 
     def folded(self, partition: int, mark: int) -> None:
@@ -115,3 +118,17 @@ class AskedForCopies:
         waiting = self._waiting[partition]
         while waiting and waiting[0][0] <= mark:
             self._orders.effects.append(Answer(heapq.heappop(waiting)[1], Ack()))
+
+    def time_passed(self) -> None:
+        """Tell those who have waited as long as a primary does; looked for now and then, for there may be many."""
+        fullwait_ms, now_ms = self._limits.fullwait_ms, self._orders.now_ms
+        if now_ms < self._looked_ms + fullwait_ms // 10:
+            return
+        self._looked_ms = now_ms
+        for partition, waiting in self._waiting.items():
+            over = [token for _, token, asked_ms in waiting if asked_ms + fullwait_ms <= now_ms]
+            if over:
+                self._waiting[partition] = [one for one in waiting if one[2] + fullwait_ms > now_ms]
+                heapq.heapify(self._waiting[partition])
+            for token in over:
+                self._orders.fail(token, FailCode.NOT_READY, "it has not come here in time")

@@ -396,6 +396,7 @@ class Keeper:
         for line in self._locks.time_passed():
             self._advance(line)
         self._copies.time_passed()
+        self._asked_for.time_passed()
         self._expiry.time_passed()
 
     def _left(self, connection: int) -> None:
