@@ -29,7 +29,7 @@ from waltz_ray.kv.client.client import KvClient
 from waltz_ray.kv.client.connections import KvConnections
 from waltz_ray.kv.client.engine import KvEngine
 from waltz_ray.kv.client.settings import KvClientConfig
-from waltz_ray.kv.messages import ABSENT, FailCode, GetMany, LockNative, Put, Renew
+from waltz_ray.kv.messages import ABSENT, FailCode, GetMany, LockNative, Opcode, Put, Renew
 from waltz_ray.kv.routing import fnv1a_32
 
 MakeKv = Callable[..., Any]
@@ -635,6 +635,29 @@ def test_a_lock_that_was_waited_for_has_a_whole_lease(
         passed[0] += 5.5
     thread.join()
     assert found == [False, 1]
+
+
+def test_a_lock_that_was_got_before_its_answer_was_lost_is_had_no_longer_than_its_lease(
+    cluster: FakeKvCluster, kv: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease began when the lock was got, not when it was asked for once more."""
+    now, passed = KvEngine.now, [0.0]
+    monkeypatch.setattr(KvEngine, "now", lambda engine: now(engine) + passed[0])
+    kv.set("leader", 1)  # connected
+    actor = cluster.actors[cluster.owner(b"leader")]
+    actor.faults.append("after")
+    handle, sent = actor.handle, []
+
+    def handle_later(writer: Any, opcode: int, message_id: int, payload: bytes) -> None:
+        if opcode == Opcode.LOCK_NATIVE:
+            passed[0] += 0.0 if sent else 4.0  # until the client finds that its connection is gone
+            sent.append(opcode)
+        handle(writer, opcode, message_id, payload)
+
+    monkeypatch.setattr(actor, "handle", handle_later)
+    with kv.lock("leader", lease=6):
+        assert len(sent) == 2
+        assert [type(each) for each in actor.seen].count(Renew) == 1
 
 
 def test_a_lease_is_renewed_while_it_is_had(cluster: FakeKvCluster, make: MakeKv, kv: Any) -> None:

@@ -127,10 +127,8 @@ class AsyncKvLock:
     async def _take(self, engine: KvEngine) -> tuple[int, float]:
         """The code, and until when it is ours."""
         begun_s = engine.now()
-        asked_s = [begun_s]
 
         def make(left_s: float, sequence: int, settled: int) -> Command:
-            asked_s[0] = engine.now()
             wait_s = max(0.0, begun_s + self.wait_s - engine.now())
             return LockNative(self._raw, engine.numbers.client, sequence, settled, self._lease_ms, round(wait_s * 1000))
 
@@ -138,9 +136,11 @@ class AsyncKvLock:
         reply = await self._asked(engine, make, "locking", limit_s)
         if not isinstance(reply, DataLock):
             raise KvLockTaken(str(self.name), self.wait_s)
-        if engine.now() >= asked_s[0] + self.lease_s / 3:  # it has waited: the lease began later than it was asked for
+        # No earlier than it was asked for first, of which the answer may be lost: an actor says so again, whatever is
+        # left of it. Who has waited for it has got it later.
+        if engine.now() >= begun_s + self.lease_s / 3:
             return reply.code, await self._until(engine, reply.code)
-        return reply.code, asked_s[0] + self.lease_s
+        return reply.code, begun_s + self.lease_s
 
     async def _until(self, engine: KvEngine, code: int) -> float:
         """Begin the lease anew; until when it is ours. KvLockTaken: it has run out already."""
