@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from waltz_ray.kv import messages as m
+from waltz_ray.kv import scanning
 from waltz_ray.kv.keeper import Keeper
 from waltz_ray.kv.keeper_types import (
     Answer,
@@ -32,6 +37,7 @@ from waltz_ray.kv.model import (
     Barrier,
     Delete,
     Expired,
+    Item,
     ItemKey,
     Lock,
     RequestId,
@@ -387,6 +393,50 @@ def test_a_scan_has_the_item_without_a_name_folded_or_not_and_goes_on_behind_it(
         assert all_of_it() == [(name, data) for name in names]
         owner.fold(*(append.record for append in appended))
         assert all_of_it() == [(name, data) for name in names]
+
+
+def test_long_values_come_in_short_pages_and_no_more_of_them_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few bytes of a command must not have an actor hold gigabytes."""
+    monkeypatch.setattr(scanning, "_ROWS_BYTES", 100)
+    monkeypatch.setattr(scanning, "_PAGE_BYTES", 200)
+    owner = Owner(answer_bytes=150)
+    names = [b"%02d" % number for number in range(20)]
+    owner.fold(*(Set(ItemKey(0, fnv1a_32(name), name), 3, b"v" * 60) for name in names))
+    read_rows: list[int] = []
+    scan = owner.state.scan
+
+    def counted(*asked: Any) -> list[tuple[ItemKey, Item]]:
+        rows = scan(*asked)
+        read_rows.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(owner.state, "scan", counted)
+    found: list[bytes] = []
+    more = True
+    while more:
+        (read,) = owner.ask(m.ScanCommand(0, b"", b"", found[-1] if found else b"", 4096))
+        assert isinstance(read, AnswerRead)
+        assert isinstance(read.reply, m.Scanned)
+        assert len(read.reply.items) <= 4
+        found += [item.name for item in read.reply.items]
+        more = read.reply.more
+    assert found == names
+    assert max(read_rows) == 2
+
+    item, looked = owner.state.item, []
+
+    def seen(key: ItemKey) -> Item | None:
+        looked.append(key)
+        return item(key)
+
+    monkeypatch.setattr(owner.state, "item", seen)
+    (answer,) = owner.ask(m.GetMany(b"", (names[0],) * 4096))
+    assert isinstance(answer, Answer)
+    assert isinstance(answer.reply, m.FailInfo)
+    assert answer.reply.code == FailCode.TOO_LONG
+    assert len(looked) == 3
+    (read,) = owner.ask(m.GetMany(b"", (names[0],) * 2))
+    assert isinstance(read, AnswerRead)
 
 
 def test_a_second_name_of_one_hash_is_refused() -> None:

@@ -62,6 +62,8 @@ class KeeperLimits:
     max_value_bytes: int = 8 * 1024 * 1024
     max_batch: int = 4096
     """Entries of a batch, and of a page of a scan."""
+    answer_bytes: int = 32 * 1024 * 1024
+    """Of the values in the answer to a batch of reads: no connection takes more. A page of a scan ends long before."""
     park_ms: int = 5_000
     """How long a command waits for somebody to serve its bucket."""
     fullwait_ms: int = 10_000

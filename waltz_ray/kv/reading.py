@@ -127,6 +127,7 @@ class Reads:
         partitions = self.orders.partitions
         seen: list[Seen] = []
         units: set[Unit] = set()
+        size = 0
         for name in get.names:
             key_hash = fnv1a_32(name)
             unit = self._serving.unit_of(key_hash)
@@ -141,6 +142,11 @@ class Reads:
             known = self._states[partition_of(key_hash, partitions)] if line is None else line
             item = visible(known.item(ItemKey(map_hash, key_hash, name)), now_ms)
             seen.append(answers.seen(item, get.map_name, now_ms))
+            size += len(seen[-1].data)
+            if size > self._limits.answer_bytes:  # before more of them is in memory
+                text = f"the answer has more than {self._limits.answer_bytes} bytes; ask for fewer at once"
+                self.orders.fail(read.token, FailCode.TOO_LONG, text)
+                return None
         return AnswerRead(read.token, SeenMany(tuple(seen)), tuple(units), read)
 
     # ---- without a lease

@@ -14,7 +14,8 @@ from waltz_ray.kv.state import KvState
 
 __all__ = ["scanned"]
 
-_ROWS = 512
+_ROWS, _ROWS_BYTES = 512, 1 << 20  # that are looked at together
+_PAGE_BYTES = 4 << 20  # names and values: at so many a page ends, though it could have more items
 
 
 def scanned(
@@ -34,16 +35,17 @@ def scanned(
         return Scanned(mask, (), False, -1, ()), ()
     map_hash = fnv1a_32(scan.map_name) if scan.map_name else 0
     found: list[ScanItem] = []
-    counted = 0  # not one without a name: the last name is a place to go on from
+    counted = size = 0  # not one without a name: the last name is a place to go on from
     for key, item in _merged(scan, map_hash, state, _fresh(scan, map_hash, lines, partitions)):
         shown = visible(item, now_ms)
         if shown is None or key.hash & mask not in mine or (shown.map_name and shown.map_name != scan.map_name):
             continue
-        if counted == scan.limit:
+        if counted and (counted == scan.limit or size >= _PAGE_BYTES):
             return Scanned(mask, tuple(mine), True, state.mark, tuple(found)), units
         expires_ms = max(1, shown.deadline_ms - now_ms) if shown.deadline_ms else 0
         found.append(ScanItem(key.name, shown.type, shown.data, shown.version, expires_ms))
         counted += key.name != b""
+        size += len(key.name) + len(shown.data)
     return Scanned(mask, tuple(mine), False, state.mark, tuple(found)), units
 
 
@@ -65,14 +67,15 @@ def _merged(
     left = sorted(fresh, key=_by_name, reverse=True)
     after = scan.after
     while True:
-        rows = state.scan(map_hash, scan.prefix, after, _ROWS)
+        rows = state.scan(map_hash, scan.prefix, after, _ROWS, _ROWS_BYTES)
         for key, item in rows:
             while left and _by_name(left[-1]) < _by_name(key):
                 yield left[-1], fresh[left.pop()]
             if key not in fresh:
                 yield key, item
         after = rows[-1][0].name if rows else b""
-        if len(rows) < _ROWS or not after:
+        cut = len(rows) >= _ROWS or sum(len(item.data) for _, item in rows) >= _ROWS_BYTES
+        if not cut or not after:
             break
     while left:
         yield left[-1], fresh[left.pop()]

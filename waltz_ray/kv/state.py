@@ -45,6 +45,7 @@ Folded = Record | list[SetRow]
 
 _RECORD_BYTES = 40  # of the log, beside a record's data
 _PAGE_BYTES = 256 * 1024
+_ANY_BYTES = 1 << 62
 
 
 class KvState(Protocol):
@@ -95,8 +96,11 @@ class KvState(Protocol):
     def items_of_hash(self, map_hash: int, key_hash: int) -> list[tuple[ItemKey, Item]]:
         """At most two, also expired ones."""
 
-    def scan(self, map_hash: int, prefix: bytes, after: bytes, limit: int) -> list[tuple[ItemKey, Item]]:
-        """By name, names above ``after``; from the first if that is empty. Also expired items.
+    def scan(
+        self, map_hash: int, prefix: bytes, after: bytes, limit: int, most_bytes: int = _ANY_BYTES
+    ) -> list[tuple[ItemKey, Item]]:
+        """By name, names above ``after``; from the first if that is empty. Also expired items. No more once their
+        values have ``most_bytes``.
 
         It may be more than ``limit``: items of one name (with odd hashes) are not parted, and one without a name is
         not counted, so that the last name is always a place to go on from.
@@ -218,12 +222,14 @@ class TableState(ABC):
         first = item_key(ItemKey(map_hash, key_hash, b""))
         return [(item_key_of(key), item_of(value)) for key, value in self.tables.under(Table.ITEMS, first, 2)]
 
-    def scan(self, map_hash: int, prefix: bytes, after: bytes, limit: int) -> list[tuple[ItemKey, Item]]:
+    def scan(
+        self, map_hash: int, prefix: bytes, after: bytes, limit: int, most_bytes: int = _ANY_BYTES
+    ) -> list[tuple[ItemKey, Item]]:
         wanted, passed = (name_key(item_key(ItemKey(map_hash, 0, name))) for name in (prefix, after))
         found: list[tuple[ItemKey, Item]] = []
-        counted = 0
+        counted = size = 0
         for key, hashes in self.tables.seek(Table.NAMES, max(wanted, passed)):
-            if not key.startswith(wanted) or counted >= limit:
+            if not key.startswith(wanted) or counted >= limit or (counted and size >= most_bytes):
                 break
             if after and key == passed:
                 continue
@@ -234,6 +240,7 @@ class TableState(ABC):
                 assert value is not None, f"{self.label}: {item} has a name, and is not there"
                 found.append((item, item_of(value)))
                 counted += name != b""
+                size += len(found[-1][1].data)
         return found
 
     def lock(self, name: bytes) -> LockHeld | None:

@@ -99,7 +99,10 @@ class SpaceServer:
         states = await self._opened()
         clock = SteadyClock()
         limits = KeeperLimits(
-            max_value_bytes=config.max_value_bytes, fullwait_ms=config.fullwait_ms, backups=config.actors > 1
+            max_value_bytes=config.max_value_bytes,
+            answer_bytes=config.max_frame_bytes,
+            fullwait_ms=config.fullwait_ms,
+            backups=config.actors > 1,
         )
         around = Surroundings(
             log=self._space_log,
