@@ -14,7 +14,7 @@ from waltz_ray.kv.model import BARRIER, ItemKey, Own, Record, Set
 from waltz_ray.kv.records import encode_record
 from waltz_ray.kv.routing import Unit
 from waltz_ray.kv.serving import folding as module
-from waltz_ray.kv.serving.folding import Folding
+from waltz_ray.kv.serving.folding import Folding, forget_what_is_lost
 from waltz_ray.kv.serving.space_log import SpaceLog
 from waltz_ray.kv.state import MemoryState
 from waltz_ray.protocol.checksum import crc32
@@ -279,3 +279,21 @@ def test_a_bug_of_ours_ends_it_and_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 
     run(ends)
     assert told == ["partition 0 cannot be folded: TypeError('a bug'), a bug of this actor"]
+
+
+def test_a_state_that_has_more_than_the_log_is_emptied() -> None:
+    """What it has beyond that was lost with disks; the log has other transactions of these numbers, or will."""
+
+    async def lost() -> None:
+        datas = [encode_record(A_SET)] * 4
+        kept, ahead = MemoryState(), MemoryState()
+        kept.apply(enumerate(datas[:3]))
+        ahead.apply(enumerate(datas))
+        log = OneFeed(2)
+        await forget_what_is_lost(cast(SpaceLog, log), {0: kept})
+        assert kept.mark == 2
+        await forget_what_is_lost(cast(SpaceLog, log), {0: ahead})
+        assert ahead.mark == -1
+        assert ahead.item(A_SET.key) is None
+
+    run(lost)

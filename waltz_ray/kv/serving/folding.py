@@ -7,7 +7,7 @@ before one is folded, and may have what somebody waits for. Nobody reads a state
 so nobody sees that it is behind.
 
 What a crash leaves: states with their marks; the next start goes on behind these. A state whose next transaction was
-trimmed away is emptied and begins with the snapshot that the log begins with.
+trimmed away is emptied and begins with the snapshot that the log begins with. So is one that has more than the log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from waltz_ray.kv.state import KvState
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.runtime.seldom import Seldom
 
-__all__ = ["Folding"]
+__all__ = ["Folding", "forget_what_is_lost"]
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,29 @@ _OF_OWNERS = frozenset(
 
 Following = Callable[[Mapping[int, int], Callable[[FeedItem], None], bool], Awaitable[Subscription]]
 """``SpaceLog.follow``."""
+
+
+async def forget_what_is_lost(log_of: SpaceLog, states: Mapping[int, KvState]) -> None:
+    """Empty the states that have more than their partition's log, which were folded before records of it were lost
+    (``waltz recover --accept-data-loss``). Waits for the log."""
+    for partition, end in (await _ends_of(log_of, len(states))).items():
+        state = states[partition]
+        if state.mark > end:
+            log.warning(
+                "partition %d was folded up to %d, and its log ends at %d: it is folded anew",
+                partition,
+                state.mark,
+                end,
+            )
+            state.reset()
+
+
+async def _ends_of(log_of: SpaceLog, partitions: int) -> dict[int, int]:
+    while True:
+        try:
+            return await log_of.high_water_marks(partitions)
+        except DataUnavailable:
+            await asyncio.sleep(_AGAIN_S)  # its servers are being found, or recover
 
 
 class _Gathered:
@@ -118,7 +141,7 @@ class Folding:
 
     async def start(self) -> None:
         """Follow every partition from its state's mark on. DataUnavailable if the log does not answer."""
-        self._ends = await self._marks()
+        self._ends = await _ends_of(self._log, len(self._states))
         await self._follow(self._states, self._log.follow)
         self._look_whether_caught_up()
 
@@ -134,13 +157,6 @@ class Folding:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for subscription in self._subscriptions:
             await self._log.unfollow(subscription)
-
-    async def _marks(self) -> dict[int, int]:
-        while True:
-            try:
-                return await self._log.high_water_marks(len(self._states))
-            except DataUnavailable:
-                await asyncio.sleep(_AGAIN_S)  # its servers are being found, or recover
 
     async def _follow(self, partitions: Iterable[int], follow: Following) -> None:
         """Those that have nothing begin with what there is; the others must not miss anything."""

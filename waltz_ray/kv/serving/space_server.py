@@ -29,6 +29,7 @@ from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.routing import Unit
 from waltz_ray.kv.serving.clock import SteadyClock
 from waltz_ray.kv.serving.compactor import Compactor
+from waltz_ray.kv.serving.folding import forget_what_is_lost
 from waltz_ray.kv.serving.gateway import Gateway
 from waltz_ray.kv.serving.peers import Peers
 from waltz_ray.kv.serving.port import GatewayLimits
@@ -203,6 +204,7 @@ class SpaceServer:
         try:
             for partition, number in enumerate(self.space.partitions):
                 states[partition] = open_one(partition, number)
+            await forget_what_is_lost(self._space_log, states)
         except BaseException:
             for state in states.values():
                 state.close()
