@@ -19,7 +19,7 @@ from waltz_ray.client.readers.ranges import Bound, Range
 from waltz_ray.client.readers.reading import Reading, Source, plan_reading
 from waltz_ray.client.readers.spark_worker import spare_the_next_task
 from waltz_ray.errors import InvalidInput, ProjectionFailed
-from waltz_ray.kv.model import Item, ItemKey, ValueType
+from waltz_ray.kv.model import MOST_DEADLINE_MS, Item, ItemKey, ValueType
 from waltz_ray.kv.state import MemoryState
 
 __all__ = ["read_kv"]
@@ -141,7 +141,7 @@ def _row(key: ItemKey, item: Item) -> dict[str, Any]:
         "number": int.from_bytes(item.data, "big", signed=True) if is_number else None,
         "text": _text(item.data) if item.type == ValueType.TEXT else None,
         "version": item.version,
-        "deadline_ms": item.deadline_ms or None,
+        "deadline_ms": min(item.deadline_ms, MOST_DEADLINE_MS) or None,  # logs have later ones
     }
 
 

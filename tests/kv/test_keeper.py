@@ -42,12 +42,14 @@ from waltz_ray.kv.model import (
     Lock,
     RequestId,
     Set,
+    Touch,
     Unlock,
     WriteRefused,
 )
 from waltz_ray.kv.records import encode_record
 from waltz_ray.kv.routing import Unit, fnv1a_32
 from waltz_ray.kv.state import MemoryState
+from waltz_ray.kv.wire import encode_reply
 
 NAME = b"something"
 HASH = fnv1a_32(NAME)
@@ -312,6 +314,22 @@ def test_an_item_is_gone_at_its_deadline_and_the_log_is_told_once() -> None:
     assert owner.keeper.step(TimePassed(), owner.now_ms) == []
     owner.fold(told.record)
     assert owner.keeper.step(TimePassed(), owner.now_ms) == []
+
+
+def test_the_longest_life_ends_where_signed_numbers_do() -> None:
+    """DataFrames and answers have deadlines, and what is left until them, in 64 bits with a sign."""
+    owner = Owner()
+    longest = (1 << 63) - 1
+    for kind in (m.OpKind.SET, m.OpKind.TOUCH):
+        append = the_append(owner.ask(m.Put(b"", 0, 0, 0, False, (m.Op(kind, NAME, expires_ms=longest),))))
+        assert isinstance(append.record, Set | Touch)
+        assert append.record.deadline_ms == longest
+        owner.keeper.step(RecordCommitted(append.number, owner.state.mark + 1), owner.now_ms)
+        owner.fold(append.record)
+    owner.now_ms -= 1000  # another actor's clock
+    (read,) = owner.ask(m.GetMany(b"", (NAME,)))
+    assert isinstance(read, AnswerRead)
+    assert encode_reply(Opcode.GET_MANY, 1, read.reply)
 
 
 def test_a_lock_that_nobody_has_had_for_long_is_forgotten_and_its_codes_go_on_rising() -> None:

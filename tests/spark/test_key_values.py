@@ -85,7 +85,7 @@ def test_the_live_items(spark: Any, bank: Cluster, stock: str) -> None:
         special = [
             Set(key_of(b"int"), ValueType.INT, (-7).to_bytes(4, "big", signed=True)),
             Set(key_of(b"long", 9), ValueType.LONG, (1 << 40).to_bytes(8, "big"), 8000, b"caf\xc3\xa9"),
-            Set(key_of(b"\xff"), ValueType.TEXT, "naïve".encode()),
+            Set(key_of(b"\xff"), ValueType.TEXT, "naïve".encode(), (1 << 63) + 5),  # as actors have appended it once
         ]
         for record in special:
             log.append(partition_of(record.key.hash, PARTITIONS), record)
@@ -107,7 +107,8 @@ def test_the_live_items(spark: Any, bank: Cluster, stock: str) -> None:
     assert (row.name, row.type, row.number, row.text, row.map_name, row.deadline_ms) == ("int", 2, -7, None, None, None)
     row = by_name[b"long"]
     assert (row.map_hash, row.map_name, row.number, row.deadline_ms) == (9, "café", 1 << 40, 8000)
-    assert (by_name[b"\xff"].name, by_name[b"\xff"].text) == (None, "naïve")
+    row = by_name[b"\xff"]
+    assert (row.name, row.text, row.deadline_ms) == (None, "naïve", (1 << 63) - 1)
     assert {row.map_hash for row in read_kv(spark, bank.name, stock).collect()} == {0}, "by the clock all have expired"
     kept = read_kv(spark, bank.name, stock, [1], now_ms=0, source="replica")
     assert kept.count() == sum(1 for _ in log.states[1].items())

@@ -21,6 +21,7 @@ __all__ = [
     "LockHeld",
     "MAX_MAP_NAME_BYTES",
     "MAX_NAME_BYTES",
+    "MOST_DEADLINE_MS",
     "NOBODYS",
     "Own",
     "Ownership",
@@ -45,6 +46,9 @@ MAX_NAME_BYTES = 480
 """Of an item or a lock: with hashes and a deadline before it, it is a key of LMDB, which takes 511 bytes."""
 
 MAX_MAP_NAME_BYTES = 255
+
+MOST_DEADLINE_MS = (1 << 63) - 1
+"""No item's deadline is later: whoever reads it has signed numbers of 64 bits."""
 
 
 class ValueType(enum.IntEnum):

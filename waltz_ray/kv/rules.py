@@ -13,6 +13,7 @@ from waltz_ray.kv.messages import ABSENT, ANY_VERSION, FailCode, Op, OpKind, Set
 from waltz_ray.kv.model import (
     MAX_MAP_NAME_BYTES,
     MAX_NAME_BYTES,
+    MOST_DEADLINE_MS,
     NOBODYS,
     Delete,
     Item,
@@ -252,7 +253,7 @@ def _set_of(write: NativeWrite, request: RequestId, now_ms: int) -> Set:
 
 
 def _deadline(op: Op, now_ms: int) -> int:
-    return now_ms + op.expires_ms if op.expires_ms else 0
+    return min(now_ms + op.expires_ms, MOST_DEADLINE_MS) if op.expires_ms else 0
 
 
 def expected(op: Op, version: int) -> bool:
