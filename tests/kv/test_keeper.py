@@ -472,6 +472,29 @@ def test_a_second_name_of_one_hash_is_refused() -> None:
         owner.fold(append.record)
 
 
+def test_a_third_name_of_one_hash_is_seen_behind_two_that_have_gone() -> None:
+    """Which are still in the state: deleted and not folded yet, or expired and not said to be."""
+    names = b"jvptehtrad", b"rvorrmmboj", b"yybvhwuvmi"
+    (key_hash,) = {fnv1a_32(name) for name in names}
+    get, other = m.Get(Opcode.GET_STRING, 0, key_hash), m.SetCommand(4, 0, key_hash, 0, False, b"other", b"1")
+    for deadline_ms in (0, NOW + 5):
+        owner = Owner()
+        gone = [Set(ItemKey(0, key_hash, name), 4, b"gone", deadline_ms) for name in names[:2]]
+        owner.fold(*gone, Set(ItemKey(0, key_hash, names[2]), 4, b"there"))
+        if deadline_ms:
+            owner.now_ms = deadline_ms
+        else:
+            for number, name in enumerate(names[:2]):
+                append = the_append(owner.ask(m.Put(b"", 0, 0, 0, False, (m.Op(m.OpKind.DELETE, name),))))
+                owner.keeper.step(RecordCommitted(append.number, 3 + number), owner.now_ms)
+        (read,) = owner.ask(get)
+        assert isinstance(read, AnswerRead)
+        assert read.reply == m.DataString(0, key_hash, b"there")
+        refused = stands(owner, owner.ask(other)).reply
+        assert isinstance(refused, m.FailInfo)
+        assert refused.code == FailCode.COLLISION
+
+
 def test_nonsense_is_answered_and_changes_nothing() -> None:
     """D9, D11: a negative expiry, a name or a value that is too long, a lease of nothing, an empty batch."""
     owner = Owner(max_value_bytes=10)

@@ -164,8 +164,8 @@ class Line:
             return self.fresh.items[key]
         return self.state.item(key)
 
-    def items_of_hash(self, map_hash: int, key_hash: int) -> Sequence[tuple[ItemKey, Item]]:
-        found = dict(self.state.items_of_hash(map_hash, key_hash))
+    def items_of_hash(self, map_hash: int, key_hash: int, limit: int = 2) -> Sequence[tuple[ItemKey, Item]]:
+        found = dict(self.state.items_of_hash(map_hash, key_hash, limit + len(self.fresh.items)))  # these may be gone
         for key, item in self.fresh.items.items():
             if item is None:
                 found.pop(key, None)

@@ -17,7 +17,7 @@ from waltz_ray.kv.messages import FailCode, Get, GetMany, ScanCommand, Seen, See
 from waltz_ray.kv.model import BARRIER, ItemKey
 from waltz_ray.kv.orders import Orders
 from waltz_ray.kv.routing import Unit, fnv1a_32, partition_of
-from waltz_ray.kv.rules import visible
+from waltz_ray.kv.rules import visible, visible_of_hash
 from waltz_ray.kv.scanning import scanned
 from waltz_ray.kv.state import KvState
 
@@ -118,8 +118,7 @@ class Reads:
             line.queue.append(read)
             return None
         known = self._states[partition_of(get.key_hash, self.orders.partitions)] if line is None else line
-        there = known.items_of_hash(get.map_hash, get.key_hash)
-        items = [item for _, item in there if visible(item, now_ms) is not None]
+        items = [item for _, item in visible_of_hash(known, get.map_hash, get.key_hash, now_ms)]
         return AnswerRead(read.token, answers.of_get(get, items), (unit,), read)
 
     def _get_many(self, read: PendingRead, get: GetMany, now_ms: int) -> AnswerRead | None:

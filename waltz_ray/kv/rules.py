@@ -49,17 +49,23 @@ __all__ = [
     "reveals",
     "same_map",
     "visible",
+    "visible_of_hash",
 ]
 
 NO_VERSION = -1
 
 
-class Known(Protocol):
+class KnownItems(Protocol):
+    """Items by their hash."""
+
+    def items_of_hash(self, map_hash: int, key_hash: int, limit: int = 2) -> Sequence[tuple[ItemKey, Item]]:
+        """Fewer than ``limit``: there are no more. Also expired ones."""
+
+
+class Known(KnownItems, Protocol):
     """What an owner knows of a key: what is folded, and what of its own is committed and not yet folded."""
 
     def item(self, key: ItemKey) -> Item | None: ...
-
-    def items_of_hash(self, map_hash: int, key_hash: int) -> Sequence[tuple[ItemKey, Item]]: ...
 
     def lock(self, name: bytes) -> LockHeld | None: ...
 
@@ -148,6 +154,17 @@ def is_over(deadline_ms: int, now_ms: int) -> bool:
 def visible(item: Item | None, now_ms: int) -> Item | None:
     """The item as everybody is to see it: None once it has expired, whether or not the log says so already."""
     return None if item is None or is_over(item.deadline_ms, now_ms) else item
+
+
+def visible_of_hash(known: KnownItems, map_hash: int, key_hash: int, now_ms: int) -> list[tuple[ItemKey, Item]]:
+    """What everybody is to see of one hash; of several items two or more."""
+    limit = 2
+    while True:
+        there = known.items_of_hash(map_hash, key_hash, limit)
+        found = [(key, item) for key, item in there if visible(item, now_ms) is not None]
+        if len(found) > 1 or len(there) < limit:
+            return found
+        limit *= 4  # what has expired may be before what has not
 
 
 def is_free(lock: LockHeld | None, now_ms: int) -> bool:
@@ -264,7 +281,7 @@ def expected(op: Op, version: int) -> bool:
 
 
 def _foreign_set(command: SetCommand, known: Known, now_ms: int) -> Record | Outcome:
-    if collides(known.items_of_hash(command.map_hash, command.key_hash), command.name, now_ms):
+    if collides(visible_of_hash(known, command.map_hash, command.key_hash, now_ms), command.name, now_ms):
         text = "another name has the same hash; nothing was changed"
         return Outcome(FailCode.COLLISION, NO_VERSION, text)
     key = ItemKey(command.map_hash, command.key_hash, command.name)

@@ -93,8 +93,8 @@ class KvState(Protocol):
     def item(self, key: ItemKey) -> Item | None:
         """Also if its deadline is over."""
 
-    def items_of_hash(self, map_hash: int, key_hash: int) -> list[tuple[ItemKey, Item]]:
-        """At most two, also expired ones."""
+    def items_of_hash(self, map_hash: int, key_hash: int, limit: int = 2) -> list[tuple[ItemKey, Item]]:
+        """The first ``limit`` by name, also expired ones."""
 
     def scan(
         self, map_hash: int, prefix: bytes, after: bytes, limit: int, most_bytes: int = _ANY_BYTES
@@ -218,9 +218,9 @@ class TableState(ABC):
         for key, value in self.tables.seek(Table.ITEMS, b""):
             yield item_key_of(key), item_of(value)
 
-    def items_of_hash(self, map_hash: int, key_hash: int) -> list[tuple[ItemKey, Item]]:
+    def items_of_hash(self, map_hash: int, key_hash: int, limit: int = 2) -> list[tuple[ItemKey, Item]]:
         first = item_key(ItemKey(map_hash, key_hash, b""))
-        return [(item_key_of(key), item_of(value)) for key, value in self.tables.under(Table.ITEMS, first, 2)]
+        return [(item_key_of(key), item_of(value)) for key, value in self.tables.under(Table.ITEMS, first, limit)]
 
     def scan(
         self, map_hash: int, prefix: bytes, after: bytes, limit: int, most_bytes: int = _ANY_BYTES
