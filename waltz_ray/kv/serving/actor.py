@@ -210,8 +210,13 @@ class KvActor:
         store = ClusterStore(self._zookeeper, self._cluster)
         shown = await asyncio.to_thread(member_credentials, store)
         to_others = await asyncio.to_thread(kv_credentials, store)
-        client = AsyncWaltzClient(await asyncio.to_thread(place), TcpTransport(credentials=shown), config=_CLIENT)
-        await client.start()
+        directory = await asyncio.to_thread(place)
+        client = AsyncWaltzClient(directory, TcpTransport(credentials=shown), config=_CLIENT)
+        try:
+            await client.start()
+        except BaseException:
+            await asyncio.to_thread(directory.close)  # else each attempt would leave a session of ZooKeeper behind
+            raise
         server = SpaceServer(
             self._actor_id,
             self._cluster,

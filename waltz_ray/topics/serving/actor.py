@@ -133,8 +133,13 @@ class TopicActor:
 
         assert self._zookeeper is not None
         shown = await asyncio.to_thread(member_credentials, ClusterStore(self._zookeeper, self._cluster))
-        client = AsyncWaltzClient(await asyncio.to_thread(place), TcpTransport(credentials=shown), config=_CLIENT)
-        await client.start()
+        directory = await asyncio.to_thread(place)
+        client = AsyncWaltzClient(directory, TcpTransport(credentials=shown), config=_CLIENT)
+        try:
+            await client.start()
+        except BaseException:
+            await asyncio.to_thread(directory.close)  # else each attempt would leave a session of ZooKeeper behind
+            raise
         return client
 
     async def _export(self, gauges: TopicGauges) -> None:
