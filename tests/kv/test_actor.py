@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import cast
 
 import pytest
 
+from waltz_ray import compat
 from waltz_ray.client.credentials import NO_CREDENTIALS
-from waltz_ray.errors import ZooKeeperUnreachable
+from waltz_ray.errors import ProjectionFailed, ZooKeeperUnreachable
 from waltz_ray.kv.serving import actor as module
 from waltz_ray.kv.serving.actor import KvActor
-from waltz_ray.protocol.spaces import Space, SpaceState
+from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
 from waltz_ray.runtime.status import ActorState
 
 
@@ -62,3 +65,64 @@ def test_a_space_that_cannot_be_opened_leaves_no_session_behind(monkeypatch: pyt
         assert [each.closed for each in opened] == [True]
 
     asyncio.run(opens())
+
+
+class Opened:
+    """A ``SpaceServer`` as far as its actor knows it."""
+
+    failure = ""
+    closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def until(what: Callable[[], bool]) -> None:
+    async with compat.timeout(10):
+        while not what():
+            await asyncio.sleep(0)
+
+
+def test_a_space_that_cannot_be_opened_keeps_no_other_from_being_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One has no room on its disk, the log of another does not answer."""
+    monkeypatch.setattr(module, "_AGAIN_S", 0.0)
+
+    async def follows() -> None:
+        actor = KvActor("demo", "127.0.0.1:1", 0)
+        tried: list[str] = []
+        room = asyncio.Event()
+
+        async def opens(space: Space) -> None:
+            tried.append(space.name)
+            if space.name == "full" and not room.is_set():
+                raise ProjectionFailed("make room on that disk")
+            if space.name == "away":
+                await asyncio.Event().wait()
+            actor._servers[space.name] = Opened()  # type: ignore[assignment]
+
+        monkeypatch.setattr(actor, "_open", opens)
+        following = asyncio.ensure_future(actor._keep_following())
+        spaces = [Space(name, "kv", 16 * at, 16, SpaceState.READY) for at, name in enumerate(("full", "away", "good"))]
+        actor._spaces_seen(SpaceTable(48, {space.name: space for space in spaces}))
+        await until(lambda: "good" in actor._servers and tried.count("full") > 2)
+        assert actor._trouble == "space full: make room on that disk"
+        room.set()
+        await until(lambda: {*actor._servers} == {"full", "good"})
+        assert actor._trouble == ""
+
+        actor._spaces_seen(SpaceTable(48, {space.name: space for space in spaces if space.name != "away"}))
+        await until(lambda: not actor._opening)
+        failed, before = actor._servers["full"], tried.count("full")
+        failed.failure = "a page is none"
+        assert actor._trouble == "a page is none"
+        actor._projection_failed(ProjectionFailed("a page is none"))
+        await until(lambda: tried.count("full") > before and "full" in actor._servers)
+        assert cast(Opened, failed).closed
+        assert actor._trouble == ""
+        actor._servers["good"].failure = "it goes while it is broken"
+        actor._spaces_seen(SpaceTable(48, {}))
+        await until(lambda: not actor._servers and actor._trouble == "")
+        following.cancel()
+        await asyncio.wait([following])
+
+    asyncio.run(follows())

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +56,8 @@ class KvActor:
         self._failure = ""
         self._servers: dict[str, SpaceServer] = {}
         self._wanted: dict[str, Space] = {}
+        self._opening: dict[str, asyncio.Task[None]] = {}
+        self._unopened: dict[str, str] = {}  # of spaces that are being opened again: what has gone wrong
         self._follow: asyncio.Task[None] | None = None
         self._metrics: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -77,7 +78,7 @@ class KvActor:
 
     async def health(self) -> bool:
         """Whether it serves what it should."""
-        return self._zookeeper is not None and not self._failure
+        return self._zookeeper is not None and not self._trouble
 
     async def status(self) -> KvActorStatus:
         """What it says of itself. Waits for nothing."""
@@ -85,8 +86,9 @@ class KvActor:
             reason = self._failure or "it has not been told to start, or waits for ZooKeeper"
             return KvActorStatus(state=ActorState.STARTING, reason=reason, pid=os.getpid())
         waiting = [name for name in self._wanted if name not in self._servers]
-        state = ActorState.STARTING if waiting or self._failure else ActorState.SERVING
-        reason = self._failure or (f"space {waiting[0]} is being opened" if waiting else "")
+        trouble = self._trouble
+        state = ActorState.STARTING if waiting or trouble else ActorState.SERVING
+        reason = trouble or (f"space {waiting[0]} is being opened" if waiting else "")
         return KvActorStatus(
             state=state,
             reason=reason,
@@ -102,11 +104,9 @@ class KvActor:
         watches, self._watches = self._watches, []
         for watch in watches:
             watch.cancel()
-        for task in (self._metrics, self._follow):
+        for task in (self._metrics, self._follow, *self._opening.values()):
             if task is not None:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+                await _ended(task)
         servers, self._servers = self._servers, {}
         for server in servers.values():
             await server.close()
@@ -175,25 +175,46 @@ class KvActor:
         self._changed.set()
 
     async def _keep_following(self) -> None:
-        """Serve each kv space there is, and none that was deleted."""
+        """Serve each kv space there is, and none that was deleted. Each is opened for itself: one whose log does not
+        answer, or whose disk is full, is waited for by nobody else."""
         while True:
             self._changed.clear()
-            failed = any(server.failure for server in self._servers.values())
+            for name in [name for name in self._opening if name not in self._wanted]:
+                if (opening := self._opening.pop(name, None)) is not None:
+                    await _ended(opening)
             for name in [name for name in self._servers if name not in self._wanted or self._servers[name].failure]:
-                await self._servers.pop(name).close()
-            if failed:
-                await asyncio.sleep(_AGAIN_S)  # room is not made at once
-            try:
-                for space in list(self._wanted.values()):
-                    if space.name not in self._servers:
-                        await self._open(space)
-                self._failure = ""
-            except (WaltzError, OSError) as error:
-                self._failure = f"space {space.name}: {error}"
-                log.error("kv/%d: %s", self._actor_id, self._failure)
-                await asyncio.sleep(_AGAIN_S)
-                self._changed.set()
+                server = self._servers.pop(name)
+                if server.failure:
+                    self._unopened[name] = server.failure
+                await server.close()
+            self._unopened = {name: why for name, why in self._unopened.items() if name in self._wanted}
+            for name, space in self._wanted.items():
+                if name not in self._servers and name not in self._opening:
+                    begun = self._opening[name] = asyncio.ensure_future(self._open_at_last(space))
+                    begun.add_done_callback(self._follows_no_more)
             await self._changed.wait()
+
+    async def _open_at_last(self, space: Space) -> None:
+        if space.name in self._unopened:
+            await asyncio.sleep(_AGAIN_S)  # room is not made at once
+        while True:
+            try:
+                await self._open(space)
+            except (WaltzError, OSError) as error:
+                self._unopened[space.name] = f"space {space.name}: {error}"
+                log.error("kv/%d: %s", self._actor_id, self._unopened[space.name])
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                break
+        self._unopened.pop(space.name, None)
+        self._opening.pop(space.name, None)
+        self._changed.set()  # it may have failed by now, or have been deleted
+
+    @property
+    def _trouble(self) -> str:
+        """Why it does not serve all that it should, if something is wrong."""
+        failures = (server.failure for server in self._servers.values())
+        return self._failure or next(filter(None, (*failures, *self._unopened.values())), "")
 
     def _follows_no_more(self, following: asyncio.Task[None]) -> None:
         """Not at its end: a bug of ours, which is to be seen, not waited for."""
@@ -229,7 +250,7 @@ class KvActor:
             self._guard,
             to_others,
         )
-        first = min(self._wanted.values(), key=lambda each: each.first)
+        first = min(self._wanted.values(), key=lambda each: each.first, default=space)  # it may be gone by now
         port = self._config.port + self._actor_id if self._config.port and space == first else 0
         try:
             await server.start(port)
@@ -239,6 +260,11 @@ class KvActor:
         self._servers[space.name] = server
 
     def _projection_failed(self, error: ProjectionFailed) -> None:
-        """It leaves at once, so that others serve; a while later it is opened anew."""
-        self._failure = str(error)
+        """The space that says so is left at once, so that others serve; a while later it is opened anew."""
         self._changed.set()
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Cancel it; if it has failed, that has been said."""
+    task.cancel()
+    await asyncio.wait([task])
