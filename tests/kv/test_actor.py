@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from waltz_ray import compat
 from waltz_ray.client.credentials import NO_CREDENTIALS
+from waltz_ray.coordination.api import Watch
+from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.errors import ProjectionFailed, ZooKeeperUnreachable
 from waltz_ray.kv.serving import actor as module
 from waltz_ray.kv.serving.actor import KvActor
@@ -126,3 +129,44 @@ def test_a_space_that_cannot_be_opened_keeps_no_other_from_being_served(monkeypa
         await asyncio.wait([following])
 
     asyncio.run(follows())
+
+
+def test_a_start_that_fails_and_is_tried_again_follows_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Guard:
+        times = 0
+
+        def watch(self, *_: object) -> list[Watch]:
+            Guard.times += 1
+            if Guard.times == 1:
+                raise ZooKeeperUnreachable("ZooKeeper is away")
+            return []
+
+    async def starts() -> None:
+        actor = KvActor("demo", "127.0.0.1:1", 0)
+        zookeeper = MemoryZooKeeper(MemoryZooKeeperServer())
+        spaces = SimpleNamespace(watch=lambda callback: zookeeper.watch_data("/demo", callback))
+        gauges: list[tuple[str, str]] = []
+        begun: list[str] = []
+
+        async def until_cancelled(what: str) -> None:
+            begun.append(what)
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(actor, "_connected", lambda: (zookeeper, Guard()))
+        monkeypatch.setattr(actor, "_keep_following", lambda: until_cancelled("follow"))
+        monkeypatch.setattr(actor, "_export", lambda _: until_cancelled("metrics"))
+        monkeypatch.setattr(module, "ClusterStore", lambda *_: SimpleNamespace(spaces=spaces))
+        monkeypatch.setattr(actor, "_spaces_seen", lambda *_: None)
+        monkeypatch.setattr(module, "KvGauges", lambda *names: gauges.append(names))
+        for tuning in ("take_normal_priority", "quieten_garbage_collector"):
+            monkeypatch.setattr(module, tuning, lambda: None)
+        with pytest.raises(ZooKeeperUnreachable):
+            await actor.start()
+        await actor.start()
+        await until(lambda: len(begun) >= 2)
+        assert sorted(begun) == ["follow", "metrics"]
+        assert len(gauges) == 1
+        assert await actor.health()
+        await actor.shutdown()
+
+    asyncio.run(starts())

@@ -128,10 +128,6 @@ class KvActor:
 
         zookeeper, guard = await asyncio.to_thread(self._connected)
         self._zookeeper, self._guard = zookeeper, guard
-        self._pulse = ZooKeeperPulse(zookeeper, f"/{self._cluster}")
-        self._metrics = asyncio.ensure_future(self._export(KvGauges(self._cluster, str(self._actor_id))))
-        self._follow = asyncio.ensure_future(self._keep_following())
-        self._follow.add_done_callback(self._follows_no_more)
 
         def in_loop(call: Callable[..., None]) -> Callable[..., None]:
             def forward(*arguments: object) -> None:
@@ -143,6 +139,11 @@ class KvActor:
         spaces = ClusterStore(zookeeper, self._cluster).spaces
         self._watches += await asyncio.to_thread(guard.watch, in_loop, self._on_rights)
         self._watches.append(await asyncio.to_thread(spaces.watch, in_loop(self._spaces_seen)))
+        # Begun last: a start that fails before is tried again, and two of them would serve the same spaces.
+        self._pulse = ZooKeeperPulse(zookeeper, f"/{self._cluster}")
+        self._metrics = asyncio.ensure_future(self._export(KvGauges(self._cluster, str(self._actor_id))))
+        self._follow = asyncio.ensure_future(self._keep_following())
+        self._follow.add_done_callback(self._follows_no_more)
         self._failure = ""
         quieten_garbage_collector()
 
