@@ -273,6 +273,14 @@ def test_an_answer_that_is_too_long_for_a_frame_is_refused() -> None:
         assert (reply.opcode, code_of(reply.payload)) == (3, FailCode.TOO_LONG)
 
 
+def test_a_member_whose_address_is_megabytes_is_acked_and_not_remembered(shared: RunningGateway) -> None:
+    with Peer(shared.port) as peer:
+        for server in (b"h" * (8 << 20), b"127.0.0.1:1"):
+            assert peer.ask(130, struct.pack(">i", len(server)) + server) == (1, 130, 77, b"")
+            connections = shared.gateway._shared.connections
+            assert connections[max(connections)]._server == ("" if len(server) > 512 else "127.0.0.1:1")
+
+
 def test_a_client_that_never_answers_is_harmless() -> None:
     """Our own commands without a reply are forgotten beyond a bound."""
     with RunningGateway() as running, Peer(running.port) as peer:

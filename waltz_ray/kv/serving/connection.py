@@ -54,6 +54,7 @@ _FIRST_DATA = 1000
 _SECONDARY_HAS = int(Opcode.APPLIED)
 _COMMAND_BYTES = 512  # of one that waits, besides its payload
 _SMALL_REPLY = 1024  # is sent whatever waits: there are at most ``outstanding`` of them
+_LONGEST_ADDRESS = 512  # is kept as long as the connection
 _ASKED = 64  # own commands that are remembered: of an older one the reply counts as a stray
 
 
@@ -247,7 +248,7 @@ class KvConnection(BackloggedStream[KvFrame, KvFrame]):
         else:
             assert not isinstance(command, SecondaryHas)
             if isinstance(command, NewServer):
-                self._server = command.server
+                self._server = command.server if len(command.server) <= _LONGEST_ADDRESS else ""  # it is nobody's
             elif isinstance(command, Capabilities) and command.opcode == Opcode.PUT:
                 self.dialect = "doc"
             self._reply(opcode, message_id, courtesy(opcode, command))
