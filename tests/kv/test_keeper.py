@@ -371,6 +371,12 @@ def test_a_lock_is_not_forgotten_while_a_renewal_is_on_its_way() -> None:
     assert held.deadline_ms == NOW + 3_600_000
 
 
+def test_a_clock_that_begins_in_1970_ends_nothing() -> None:
+    owner = Owner()
+    owner.now_ms = 1
+    assert owner.keeper.step(TimePassed(), owner.now_ms) == []
+
+
 def test_an_unlock_that_the_log_refuses_is_tried_again() -> None:
     owner = Owner()
     taken = the_append(owner.ask(m.LockNative(NAME, 0, 0, 0, 1_000, 0)))

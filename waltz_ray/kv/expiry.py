@@ -98,7 +98,8 @@ class Expiry:
         for over in [over for over in self.locks.values() if over.partition == partition]:
             if over.version is not None and over.version <= state.mark:
                 del self.locks[over.name]
-        for name, code in state.expired_locks(self._orders.now_ms - _LOCK_IS_KEPT_MS, _LOCKS_LOOKED_AT):
+        over_ms = max(0, self._orders.now_ms - _LOCK_IS_KEPT_MS)  # a clock may begin in 1970, until it is put right
+        for name, code in state.expired_locks(over_ms, _LOCKS_LOOKED_AT):
             if len(self.locks) >= _LOCKS_A_TIME:
                 return
             name_hash = fnv1a_32(name)
