@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+from waltz_ray import compat
 from waltz_ray.config import KvConfig
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.errors import ProjectionFailed
@@ -37,5 +39,39 @@ def test_a_projection_that_has_more_than_the_log_is_begun_anew(tmp_path: Path) -
             finally:
                 await server.close()
                 zookeeper.close()
+
+    asyncio.run(run())
+
+
+def test_o26_a_member_that_shuts_down_is_not_dialled_for_a_while(tmp_path: Path) -> None:
+    """It has said so; ZooKeeper, which may be away, need not have."""
+
+    async def run() -> None:
+        async with InMemoryCluster(partitions=4) as cluster, AsyncExitStack() as stack:
+            dialled = asyncio.Event()
+
+            def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                dialled.set()
+                writer.close()
+
+            other = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+            stack.callback(other.close)
+            address = f"127.0.0.1:{other.sockets[0].getsockname()[1]}"
+            client = await cluster.connect_async()
+            zookeeper = MemoryZooKeeper(MemoryZooKeeperServer())
+            stack.callback(zookeeper.close)
+            server = SpaceServer(0, "waltz", A_SPACE, client, zookeeper, KvConfig(), tmp_path, lambda error: None)
+            stack.push_async_callback(server.close)
+            await server.start(0)
+            assert server.node is not None
+            assert server._peers is not None
+            asking = asyncio.ensure_future(server._peers.has(address, 0, 0))
+            async with compat.timeout(10):
+                await dialled.wait()
+            server.node.peer_shutting_down(address)
+            link = server._peers._links[address]
+            assert link._not_before > asyncio.get_running_loop().time() + 1
+            asking.cancel()
+            await asyncio.wait([asking])
 
     asyncio.run(run())

@@ -14,6 +14,7 @@ from waltz_ray.net.outgoing import Outgoing
 __all__ = ["Peers"]
 
 _LEAVING_S = 0.2
+_RESTED_S = 5.0
 
 
 class Peers:
@@ -39,6 +40,12 @@ class Peers:
             return isinstance(await link.ask(SecondaryHas(partition, transaction_id), self._timeout_s), Ack)
         except TimeoutError:
             return False
+
+    def rest(self, server: str) -> None:
+        """It has said that it shuts down: it is not dialled for a while. Whether it is gone says ``forget_all_but``."""
+        link = self._links.get(server)
+        if link is not None:
+            link.rest(_RESTED_S)
 
     def forget_all_but(self, servers: set[str]) -> None:
         """Who is not registered any more is not dialled."""

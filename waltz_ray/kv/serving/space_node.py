@@ -131,6 +131,8 @@ class Surroundings:
     now_ms: Callable[[], int]
     lease_clock: Callable[[], float] = boot_s
     random16: Callable[[], int] = lambda: secrets.randbits(16)
+    peer_leaves: Callable[[str], None] = lambda server: None
+    """This member (``host:port``) has said that it shuts down."""
 
 
 class SpaceNode:
@@ -287,8 +289,9 @@ class SpaceNode:
         self._put(ConnectionLeft(connection_id))
 
     def peer_shutting_down(self, server: str) -> None:
-        """The table will say so; nobody is dialled who is not registered."""
+        """The table will say so, too, and who is registered."""
         log.info("%s says that it shuts down", server)
+        self._around.peer_leaves(server)
 
     # ---- Serving: what the keeper asks
 

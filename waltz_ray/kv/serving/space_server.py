@@ -113,6 +113,7 @@ class SpaceServer:
             failed=self._failed,
             now_ms=clock,
             lease_clock=boot_s,
+            peer_leaves=self._peer_leaves,
         )
         session_s, margin_s = config.session_ms / 1000, config.lease_margin_ms / 1000
         node = self.node = SpaceNode(self._actor, session_s, margin_s, limits, around)
@@ -306,6 +307,10 @@ class SpaceServer:
     async def _ask_secondary(self, server: str, partition: int, transaction_id: int) -> bool:
         assert self._peers is not None
         return await self._peers.has(server, partition, transaction_id)
+
+    def _peer_leaves(self, server: str) -> None:
+        if self._peers is not None:
+            self._peers.rest(server)
 
     async def _trim(self, marks: Mapping[int, int]) -> None:
         numbers = {self.space.first + partition: mark for partition, mark in marks.items()}
