@@ -285,7 +285,27 @@ def test_what_has_come_before_an_actor_leaves_is_still_taken() -> None:
             space.nodes[0].submit(1, get(b"a"), told.append)
             space.nodes[0].leave()
             space.nodes[0].submit(1, get(b"a"), told.append)
-            assert [type(reply) for reply in told] == [m.Fail, m.FailInfo]
+            assert [type(reply) for reply in told] == [m.Fail, m.TryElsewhere]
+
+    asyncio.run(run())
+
+
+def test_o46_who_leaves_sends_clients_of_the_document_on() -> None:
+    """A client of 2011 knows no codes: it goes on only where it is told where. Ours asks again by itself."""
+
+    async def run() -> None:
+        async with actors(2) as space:
+            space.arrange(lambda unit: (0, None))
+            await space.until(lambda: all(node.caught_up for node in space.nodes.values()))
+            space.nodes[0].leave()
+            a_set = m.SetCommand(4, 0, fnv1a_32(b"ann"), 0, False, b"ann", b"1")
+            for command in (get(b"ann"), a_set, m.LockCommand(b"ann", 1, 1), m.UnlockCommand(b"ann", 1)):
+                assert await space.ask(0, command) == m.TryElsewhere("host:1")
+            refused = m.FailInfo(FailCode.NOT_READY, "the actor is closing: ask another one")
+            assert await space.ask(0, put(b"ann", b"1")) == refused
+            del space.incarnations[1]
+            space.tell_members()
+            assert await space.ask(0, get(b"ann")) == refused
 
     asyncio.run(run())
 

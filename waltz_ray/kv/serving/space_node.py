@@ -47,7 +47,20 @@ from waltz_ray.kv.keeper_types import (
     WantFolded,
     WritesBounded,
 )
-from waltz_ray.kv.messages import Command, FailCode, FailInfo, GetMany, Hashmasks, Put, Reply
+from waltz_ray.kv.messages import (
+    Command,
+    FailCode,
+    FailInfo,
+    Get,
+    GetMany,
+    Hashmasks,
+    LockCommand,
+    Put,
+    Reply,
+    SetCommand,
+    TryElsewhere,
+    UnlockCommand,
+)
 from waltz_ray.kv.model import Own, Release
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.records import decode_record
@@ -262,8 +275,7 @@ class SpaceNode:
 
     def submit(self, connection_id: int, command: Command, answer: Callable[[Reply], None]) -> None:
         if self._failure or self.leaving:
-            code = FailCode.NO_ROOM if self._failure else FailCode.NOT_READY
-            answer(FailInfo(code, self._failure or "the actor is closing: ask another one"))
+            answer(self._turned_away(command))
             return
         token = next(self._tokens)
         self._answers[token] = answer
@@ -276,6 +288,14 @@ class SpaceNode:
         elif not self._turn_ends:
             self._turn_ends = True
             self._loop.call_soon(self._turn_end)
+
+    def _turned_away(self, command: Command) -> Reply:
+        if self._failure:
+            return FailInfo(FailCode.NO_ROOM, self._failure)
+        other = self.accepting()
+        if other and isinstance(command, _OF_DOCUMENT):
+            return TryElsewhere(other)
+        return FailInfo(FailCode.NOT_READY, "the actor is closing: ask another one")
 
     def input_ended(self) -> None:
         if self._turn_ends and not self._busy and len(self._events) == len(self._answers):
@@ -607,6 +627,9 @@ def _items(command: Command) -> int:
         return len(command.ops)
     return len(command.names) if isinstance(command, GetMany) else 1
 
+
+_OF_DOCUMENT = (Get, SetCommand, LockCommand, UnlockCommand)
+"""Who sends these does not come again after a failinfo, but goes where he is told (O46)."""
 
 _OF_KEEPER = (
     RecordCommitted,
