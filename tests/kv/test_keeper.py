@@ -463,6 +463,20 @@ def test_long_values_come_in_short_pages_and_no_more_of_them_are_read(monkeypatc
     assert isinstance(read, AnswerRead)
 
 
+def test_no_more_is_read_in_a_step_than_may_be_held_until_it_ends() -> None:
+    owner = Owner(step_bytes=100)
+    owner.fold(Set(ItemKey(0, HASH, NAME), 4, b"v" * 60))
+    for command in (A_GET, m.GetMany(b"", (NAME,)), m.ScanCommand(0, b"", b"", b"", 5)):
+        effects = owner.keeper.asked([Asked(token, 1, command) for token in (1, 2, 3)], NOW)
+        assert [type(effect) for effect in effects] == [AnswerRead, Answer, Answer]
+        for effect in effects[1:]:
+            assert isinstance(effect, Answer)
+            assert isinstance(effect.reply, m.FailInfo)
+            assert effect.reply.code == FailCode.TOO_MANY
+    effects = owner.keeper.asked([Asked(4, 1, A_GET), Asked(5, 1, m.Get(Opcode.GET_TYPE, 0, HASH))], NOW)
+    assert [type(effect) for effect in effects] == [AnswerRead, AnswerRead]
+
+
 def test_a_second_name_of_one_hash_is_refused() -> None:
     """D10: costarring and liquid are both 5e4daa9d."""
     owner = Owner()

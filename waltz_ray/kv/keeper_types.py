@@ -64,6 +64,8 @@ class KeeperLimits:
     """Entries of a batch, and of a page of a scan."""
     answer_bytes: int = 32 * 1024 * 1024
     """Of the values in the answer to a batch of reads: no connection takes more. A page of a scan ends long before."""
+    step_bytes: int = 256 * 1024 * 1024
+    """Of the values in all answers of one step: they are in memory together. What is read beyond them is refused."""
     park_ms: int = 5_000
     """How long a command waits for somebody to serve its bucket."""
     fullwait_ms: int = 10_000

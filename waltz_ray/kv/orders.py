@@ -72,6 +72,8 @@ class Orders:
         self.partitions = partitions
         self.effects: list[Effect] = []
         self.now_ms = 0
+        self.read_bytes = 0
+        """Of values in the answers of this step."""
         self._next_number = 1
         self._together: dict[int, _Together] = {}
         self._sent: dict[int, list[tuple[Sent, Unit]]] = {}
@@ -87,6 +89,7 @@ class Orders:
         for partition, each in together.items():
             self._order(partition, each)
         effects, self.effects = self.effects, []
+        self.read_bytes = 0
         return effects
 
     def number(self) -> int:

@@ -13,7 +13,17 @@ from collections.abc import Callable, Mapping
 from waltz_ray.kv import answers
 from waltz_ray.kv.keeper_types import Answer, AnswerRead, KeeperLimits, Serving
 from waltz_ray.kv.lines import Line, LineKey, PendingRead, PendingWrite
-from waltz_ray.kv.messages import FailCode, Get, GetMany, ScanCommand, Seen, SeenMany
+from waltz_ray.kv.messages import (
+    DataString,
+    FailCode,
+    Get,
+    GetMany,
+    Reply,
+    ScanCommand,
+    Scanned,
+    Seen,
+    SeenMany,
+)
 from waltz_ray.kv.model import BARRIER, ItemKey
 from waltz_ray.kv.orders import Orders
 from waltz_ray.kv.routing import Unit, fnv1a_32, partition_of
@@ -93,8 +103,17 @@ class Reads:
     def go_on(self, read: PendingRead) -> None:
         """Answer it, unless it has to wait for a write of its own connection."""
         found = self._found(read, self.orders.now_ms)
-        if found is not None:
+        if found is not None and self._fits(found):
             self.orders.effects.append(found)
+
+    def _fits(self, found: AnswerRead) -> bool:
+        """Whether it may be held beside the other answers of this step, until all are sent; else it is refused."""
+        size, orders = _value_bytes(found.reply), self.orders
+        if size and orders.read_bytes and orders.read_bytes + size > self._limits.step_bytes:
+            orders.fail(found.token, FailCode.TOO_MANY, "much is being read at the same time; ask again later")
+            return False
+        orders.read_bytes += size
+        return True
 
     def _found(self, read: PendingRead, now_ms: int) -> AnswerRead | None:
         command = read.command
@@ -209,9 +228,16 @@ class Reads:
         """What it reads now needs no lease, unless it has come to need other units."""
         read.attempt += 1
         found = self._found(read, read.sought_ms)
-        if found is None:
+        if found is None or not self._fits(found):
             return
         if read.proven.issuperset(found.units):
             self.orders.effects.append(Answer(found.token, found.reply))
         else:
             self.go_on(read)
+
+
+def _value_bytes(reply: Reply) -> int:
+    """Of the values that are read."""
+    if isinstance(reply, SeenMany | Scanned):
+        return sum(len(item.data) for item in reply.items)
+    return len(reply.data) if isinstance(reply, DataString) else 0
