@@ -10,6 +10,7 @@ from waltz_ray.actors.mover import Mover
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.protocol import set_moves
+from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
 
 
 def store_with_a_move() -> ClusterStore:
@@ -51,3 +52,36 @@ def test_a_step_that_fails_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> 
 
     asyncio.run(asyncio.wait_for(move(), 10))
     assert told == ["manager: a step of moving partitions failed: ValueError('replicas [2] may be the only ones')"]
+
+
+def published(store: ClusterStore, p: int) -> None:
+    """A session of the partition on all of its set."""
+    roster, version = store.roster(p)
+    member = ReplicaEntry(roster.session_id + 1, UNRESOLVED)
+    store.set_roster(p, Roster(roster.session_id + 1, 1, dict.fromkeys(roster.replicas, member)), version)
+
+
+def test_partitions_of_a_space_that_is_deleted_on_their_way_keep_nobody_waiting() -> None:
+    """No server ever opens a session of theirs, and only some partitions are on the way at a time."""
+    store = ClusterStore(MemoryZooKeeper(MemoryZooKeeperServer()), "demo")
+    store.initialize(1, range(4), {}, 3)
+    store.spaces.create("orders", set_moves.MOST_AT_ONCE)
+    store.spaces.finish(1 + set_moves.MOST_AT_ONCE)
+    orders = range(1, 1 + set_moves.MOST_AT_ONCE)
+    for p in orders:
+        published(store, p)
+        on = sorted(store.roster(p)[0].replicas)
+        store.moves.want({p: {*range(4)} - {on[0]}})
+
+    async def move() -> None:
+        mover = Mover(store, lambda: True, gone=lambda: store.spaces.table().gone)
+        mover.look()
+        assert sorted(store.moves.read().changed) == list(orders)
+        store.moves.want({0: (1, 2, 3)})
+        store.spaces.delete("orders", "orders")
+        mover.look()
+        mover.look()
+
+    asyncio.run(move())
+    assert sorted(store.roster(0)[0].replicas) == [1, 2, 3]
+    assert not store.moves.read().wanted

@@ -156,7 +156,7 @@ class ManagerHost:
             lambda: self._topic_actors,
             self._settle_s,
         )
-        self._mover = Mover(self._store, lambda: manager.machine.leading)
+        self._mover = Mover(self._store, lambda: manager.machine.leading, gone=lambda: manager.machine.table.gone)
         try:
             await manager.start()
             await layers.start()

@@ -38,14 +38,19 @@ _AGAIN_S = 3.0
 
 class Mover:
     """``start`` in the loop; ``close`` ends it, after the step that is under way. ``on_fatal`` is called when a step
-    fails otherwise than ZooKeeper does: then nothing is moved any more, and the process has to end."""
+    fails otherwise than ZooKeeper does: then nothing is moved any more, and the process has to end. ``gone``: the
+    partitions of deleted spaces, as far as is known."""
 
     def __init__(
-        self, store: ClusterStore, leading: Callable[[], bool], on_fatal: Callable[[str], None] = end_manager
+        self,
+        store: ClusterStore,
+        leading: Callable[[], bool],
+        on_fatal: Callable[[str], None] = end_manager,
+        gone: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
         self.waits: dict[int, str] = {}
         """Of each partition that was looked at last, what it waits for."""
-        self._store, self._leading, self._fatal = store, leading, on_fatal
+        self._store, self._leading, self._fatal, self._gone = store, leading, on_fatal, gone
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="manager-moves")
         self._moves = Moves()
@@ -101,6 +106,9 @@ class Mover:
     def look(self) -> None:
         """One round: a step for every partition that is on the way and ready for one. CoordinationError."""
         moves = self._store.moves.read()
+        if gone := self._gone() & moves.wanted.keys():  # no server has them: they would be on the way for ever
+            log.info("manager: partitions %s are not moved any more: their space was deleted", sorted(gone))
+            moves = self._store.moves.forget(gone)
         self.waits = {p: wait for p, wait in self.waits.items() if p in moves.wanted}
         self._since = {p: since for p, since in self._since.items() if p in moves.wanted}
         on_the_way = len(moves.changed)

@@ -13,7 +13,7 @@ before something is wanted for the first time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 from waltz_ray.coordination.api import Watch, Write, ZooKeeper
 from waltz_ray.coordination.cluster_nodes import naming, partition_path, to_fields, to_json
@@ -50,6 +50,10 @@ class MoveStore:
     def done(self, partition: int, reached: frozenset[int]) -> None:
         """The partition is there; what else is wanted by now stays."""
         self._change(lambda moves: moves.without(partition, reached))
+
+    def forget(self, partitions: Container[int]) -> Moves:
+        """Nothing is wanted of these partitions any more; what is wanted then."""
+        return self._change(lambda moves: moves.without_any(partitions))
 
     def look_again(self, partition: int, session_id: int) -> None:
         """Tell the partition's server once more that its set was changed."""

@@ -19,7 +19,7 @@ remain would have the log. Why no committed record can be lost by any of it: ``R
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import field, replace
 
 from waltz_ray.protocol.ids import NO_SESSION, quorum_of
@@ -70,6 +70,14 @@ class Moves:
             self,
             wanted={p: one for p, one in self.wanted.items() if p != partition},
             changed={p: last for p, last in self.changed.items() if p != partition},
+        )
+
+    def without_any(self, partitions: Container[int]) -> Moves:
+        """Nothing is wanted of these any more, wherever they are."""
+        return replace(
+            self,
+            wanted={p: one for p, one in self.wanted.items() if p not in partitions},
+            changed={p: last for p, last in self.changed.items() if p not in partitions},
         )
 
     def changed_in(self, partition: int) -> int | None:
