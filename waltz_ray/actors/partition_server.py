@@ -106,8 +106,12 @@ class PartitionServer:
         keyring = Keyring.of_server(secret, replica_tls(config.storage.tls_authority))
         here = replace(config.server, host=own_host(config.server.host))
         server = Server(self._server_id, store, here, keyring=keyring, guard=guard)
-        await server.start()
-        await SetFollower(server).start()
+        try:
+            await server.start()
+            await SetFollower(server).start()
+        except BaseException:  # its port, and its place in ZooKeeper, are the next attempt's
+            await server.close()
+            raise
         assert self._client is not None
         self._pulse = ZooKeeperPulse(self._client, f"/{self._cluster}")
         self._server = server
