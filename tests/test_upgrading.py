@@ -89,6 +89,7 @@ class Cluster:
             self._moves = 2
 
     def keep(self, server: int) -> None:
+        self.members().check_server(server)
         if len(self.done) == self.interrupt_at:
             raise Interrupted
         self.done.append(f"keep {server}")
@@ -155,6 +156,21 @@ def test_interrupted_anywhere_it_goes_on_with_what_is_left(store: UpgradeStore, 
     run(store, cluster)
     assert cluster.done == WHOLE
     assert (cluster.drained, store.read()) == (set(), None)
+
+
+def test_a_server_that_is_removed_while_an_interrupted_upgrade_has_it_drained_is_let_go(store: UpgradeStore) -> None:
+    """It may be: it is drained. Neither an upgrade nor a change of settings would come to its end else."""
+    cluster = Cluster(interrupt_at=1)
+    with pytest.raises(Interrupted):
+        run(store, cluster)
+    under_way = store.read()
+    assert under_way is not None
+    assert under_way.drained == 0
+    cluster.interrupt_at, cluster.servers = 10**9, (1,)
+    cluster.drained.clear()
+    run(store, cluster)
+    assert cluster.done == ["drain 0", *ORDER[1:]]
+    assert store.read() is None
 
 
 def test_a_server_that_is_alone_or_was_drained_already_is_not_drained(store: UpgradeStore) -> None:

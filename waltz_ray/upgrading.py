@@ -180,8 +180,10 @@ class _Run:
             self._kept()
 
     def _kept(self) -> None:
-        assert self.upgrade.drained is not None
-        self.hands.keep(self.upgrade.drained)
+        drained = self.upgrade.drained
+        assert drained is not None
+        if drained in self.hands.members().servers:  # while it was drained anybody could remove it
+            self.hands.keep(drained)
         self._noted(self.upgrade.draining(None))
 
     def _noted(self, upgrade: RollingUpgrade) -> None:
