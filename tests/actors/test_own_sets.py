@@ -122,3 +122,21 @@ def test_one_that_was_away_when_it_was_moved_finds_out_when_it_starts(bench: Ben
     bench.follow()
     assert bench.last_id(0) == -1
     assert bench.last_id(1) == 9
+
+
+def test_a_move_that_began_and_ended_while_zookeeper_was_out_of_reach_is_found_out(bench: Bench) -> None:
+    """The process lives on, and its watch tells what there is then: nothing that is wanted, as before."""
+    sets = OwnSets(OWN, False, lambda: None)
+    sets.seen(bench.store.moves.read())
+    sets.look(bench.store)
+    sets.follow(bench.store, bench.service)
+    bench.store.moves.want({0: (0, 2, 3)})
+    roster, version = bench.store.roster(0)
+    assert bench.store.moves.change_set(0, roster, version, roster.with_replicas((0, 2, 3)))
+    bench.published(0, 6, (0, 2, 3))
+    bench.store.moves.done(0, frozenset((0, 2, 3)))
+    sets.seen(bench.store.moves.read())
+    sets.follow(bench.store, bench.service)
+    assert [bench.last_id(p) for p in range(PARTITIONS)] == [-1, 9]
+    sets.look(bench.store)
+    assert sets.known == {0: (0, 2, 3), 1: (0, OWN, 2)}, "what ``waltz recover`` will go by"

@@ -40,11 +40,14 @@ class OwnSets:
 
     def seen(self, moves: Moves) -> None:
         """A watch calls: nothing is done in its thread."""
-        before, self._wanted, self._moves = self._wanted, frozenset(moves.wanted), moves
+        before, self._wanted = self._wanted, frozenset(moves.wanted)
+        last, self._moves = self._moves, moves
         if moves.change:
             self.has_all = False
         if before is None:
             self._all_unsure = not self.has_all
+        elif _more_than_told(last, moves):
+            self._all_unsure = True
         else:
             self._unsure |= before - self._wanted
         self._changed()
@@ -53,8 +56,9 @@ class OwnSets:
         """Give up what is not this replica's any more. CoordinationError, DiskFull, OutOfResources: to be done again.
         SyncFailed: end the process."""
         if self._all_unsure:
-            self._unsure |= set(_opened(service))
             self._all_unsure = False
+            self._unsure |= set(_opened(service))
+            self.known.clear()
         for p in sorted(self._unsure):
             self.known.pop(p, None)
             try:
@@ -83,6 +87,12 @@ class OwnSets:
                     self.known[p] = tuple(sorted(store.roster(p)[0].replicas))
                 except NoNode:
                     continue  # its space is being made
+
+
+def _more_than_told(last: Moves, now: Moves) -> bool:
+    """Whether sets were changed since of which ``now`` says nothing any more: a watch tells what there is, not what
+    there was, and of a move that began and ended while ZooKeeper was out of reach there is nothing left."""
+    return now.change - last.change > sum(number > last.change for number, _ in now.changed.values())
 
 
 def _opened(service: ReplicaService) -> Iterable[int]:
