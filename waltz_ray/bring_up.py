@@ -479,6 +479,8 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
             places = locate(placement, nodes)
             info = store.initialize(config.partitions, replica_ids, settings, config.replication, places)
         _same(known, info)
+        if known.key:  # who was killed behind the planting has left it: what is old by now must not be planted again
+            forget_recovered(known.directory)
         return info
     finally:
         client.close()

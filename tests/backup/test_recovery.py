@@ -7,16 +7,20 @@ import os
 import shutil
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.storage.helpers import records
+from waltz_ray import bring_up
+from waltz_ray.actors.settings import Settings, to_json
 from waltz_ray.backup.recovery import RECOVERED, apply_recovery, forget_recovered, plan_recovery, read_recovered
-from waltz_ray.config import StorageConfig
+from waltz_ray.config import ClusterConfig, StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.coordination.snapshot import plant_recovered, snapshot_nodes
 from waltz_ray.errors import ClusterMismatch, Corruption, InvalidInput, StorageError, StorageLocked
+from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.protocol.disaster import SESSION_MARGIN, Undecided
 from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry
 from waltz_ray.storage.cluster_memory import MEMORY_FILE, read_memory, write_memory
@@ -29,11 +33,11 @@ CONFIG = StorageConfig(preallocate_bytes=0, segment_size_bytes=4_000)
 class Disks:
     """Replicas' directories of a cluster of two partitions, and one in a space of its own."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, settings: dict[str, Any] | None = None) -> None:
         self.path = path
         self.zookeeper = MemoryZooKeeperServer().client()
         self.store = ClusterStore(self.zookeeper, "c")
-        self.key = self.store.initialize(2, range(3), {"config": {"servers": 2}}).cluster_key
+        self.key = self.store.initialize(2, range(3), settings or {"config": {"servers": 2}}).cluster_key
         self.store.spaces.create("orders", 1)
         self.store.spaces.finish(3)
         self.store.set_preferred(1, [0])
@@ -203,3 +207,29 @@ def test_corruption_of_a_control_file_is_not_hidden(disks: Disks) -> None:
     control.write_bytes(b"x" * 64)
     with pytest.raises(Corruption):
         plan_recovery(disks.directories)
+
+
+def test_what_was_planted_is_not_planted_again_when_zookeeper_is_lost_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``waltz up`` was killed when the nodes were there and the file was not renamed yet. Spaces were added since."""
+    config = ClusterConfig("c", str(tmp_path), 2, 3, 2)
+    disks = Disks(tmp_path, to_json(Settings(config, dict.fromkeys(range(3), "CPU"))))
+    for number in range(3):
+        disks.replica(number, (20, 0, 4))
+    disks.remember()
+    apply_recovery(plan_recovery(disks.directories), str(tmp_path))
+    known = ClusterFile("c", str(tmp_path), 2, 3, 2, zookeeper="anywhere", key=str(disks.key))
+    server = MemoryZooKeeperServer()
+    monkeypatch.setattr(bring_up, "KazooZooKeeper", lambda zookeeper: server.client())
+
+    def forgotten(directory: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(bring_up, "forget_recovered", forgotten)
+        bring_up._initialise(known, config)
+    assert bring_up._initialise(known, config).cluster_key == disks.key
+    server = MemoryZooKeeperServer()
+    with pytest.raises(ClusterMismatch, match="if that is lost: waltz recover"):
+        bring_up._initialise(known, config)
