@@ -7,6 +7,7 @@ has lost nothing but the sight of it. Asked again, everything goes on from where
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from waltz_ray.actors.settings import as_of, from_json
 from waltz_ray.client.time_limits import checked_timeout
-from waltz_ray.errors import InvalidInput, NoNode, PartitionNotReady
+from waltz_ray.errors import InvalidInput, NoNode, PartitionNotReady, StorageError
 from waltz_ray.finding import cluster_file
 from waltz_ray.handle import ClusterHandle
 from waltz_ray.protocol import set_plans
@@ -25,6 +26,8 @@ from waltz_ray.protocol.replica_sets import locate
 from waltz_ray.protocol.set_moves import SetReached, next_step
 
 __all__ = ["Members", "ReplicaRow", "ServerRow"]
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
 
@@ -313,11 +316,19 @@ class Members(ClusterHandle):
         return self._store.admin_lock(what)
 
     def _changed(self, members: ClusterMembers) -> None:
-        """``cluster.json``, where it is at hand, says what there is for those who cannot ask ZooKeeper."""
-        known = cluster_file.read(self._found.directory) if self._found.directory else None
-        if known is not None:
-            now = as_of(from_json(self._store.info().settings), members).config
-            cluster_file.write(replace(known, replicas=now.replicas, servers=now.servers, replication=now.replication))
+        """``cluster.json``, where it is at hand, says what there is for those who cannot ask ZooKeeper.
+
+        The change has been made: a file that cannot be written is no reason to have it made once more."""
+        if not self._found.directory:
+            return
+        now = as_of(from_json(self._store.info().settings), members).config
+        try:
+            known = cluster_file.read(self._found.directory)
+            if known is not None:
+                known = replace(known, replicas=now.replicas, servers=now.servers, replication=now.replication)
+                cluster_file.write(known)
+        except (InvalidInput, StorageError) as error:
+            log.warning("the change was made, and is not noted in the directory until the next waltz up: %s", error)
 
     def _planning(self, what: str) -> AbstractContextManager[None]:
         """Two plans at a time would not know of each other."""

@@ -1,0 +1,60 @@
+"""Who belongs to a cluster, changed without its processes: what ZooKeeper and the cluster's directory say then."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from waltz_ray.actors.settings import Settings, to_json
+from waltz_ray.config import ClusterConfig
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
+from waltz_ray.errors import StorageError
+from waltz_ray.finding import cluster_file
+from waltz_ray.finding.cluster_file import ClusterFile
+from waltz_ray.members import Members
+
+
+class OwnMembers(Members):
+    """Over a ZooKeeper in memory; nothing has to be found."""
+
+    def __init__(self, directory: Path) -> None:
+        found: Any = SimpleNamespace(directory=str(directory))
+        config = ClusterConfig("demo", str(directory), 2, 4, 2, replication=3)
+        store = ClusterStore(MemoryZooKeeper(MemoryZooKeeperServer()), "demo")
+        store.initialize(2, range(4), to_json(Settings(config, dict.fromkeys(range(4), "CPU"))), 3)
+        cluster_file.write(ClusterFile("demo", str(directory), 2, 4, 2, replication=3))
+        self._store, self._found, self.store = store, found, store
+
+
+def test_a_change_is_noted_in_the_clusters_directory(tmp_path: Path) -> None:
+    members = OwnMembers(tmp_path)
+    assert members.add_server() == 2
+    noted = cluster_file.read(tmp_path)
+    assert noted is not None
+    assert noted.servers == 3
+
+
+def test_a_directory_that_cannot_be_written_is_no_reason_to_make_a_change_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever was told that it failed would add another one."""
+    members = OwnMembers(tmp_path)
+
+    def refused(cluster: ClusterFile) -> None:
+        raise StorageError("cluster.json cannot be written: Read-only file system")
+
+    monkeypatch.setattr(cluster_file, "write", refused)
+    with caplog.at_level(logging.WARNING):
+        assert members.add_server() == 2
+    assert "the change was made, and is not noted in the directory" in caplog.text
+    members.drain_server(2)
+    members.prefer([0], 1)
+    members.drain_server(1)
+    members.remove_server(1)
+    assert members.membership.servers == {0, 2}
+    assert members.store.preferred(1) == (), "what comes behind the file is done, too"
