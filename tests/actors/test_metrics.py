@@ -164,6 +164,31 @@ def test_a_client_that_has_gone_is_behind_no_more(values: dict[Sample, float]) -
     assert len(told) == 4 * metrics.MOST_PARTITIONS
 
 
+def test_a_partition_that_the_server_gave_up_is_not_ready_there(values: dict[Sample, float]) -> None:
+    gauges = ServerGauges("c", "1")
+    for partitions in ({0: replace(SERVED, lags={7: 5})}, {}):
+        gauges.server(ServerStatus(state=ActorState.SERVING, partitions=partitions))
+    told = of(values, cluster="c", server="1", partition="0")
+    assert {name: told[f"partition_{name}"] for name in ("ready", "members", "subscribers", "in_flight_bytes")} == {
+        "ready": 0,
+        "members": 0,
+        "subscribers": 0,
+        "in_flight_bytes": 0,
+    }
+    assert told["partition_high_water_mark"] == 7, "a mark that fell would look like records when it comes back"
+    lag = of(values, cluster="c", server="1", partition="0", client="7")
+    assert lag == {"subscriber_lag_transactions": 0}
+
+
+def test_a_partition_that_was_moved_away_from_a_replica_is_not_damaged_there(values: dict[Sample, float]) -> None:
+    gauges = Gauges("c", "0")
+    gauges.replica(ReplicaStatus(**REPLICA, partitions={4: StoredPartition(damaged="rot")}))
+    gauges.replica(ReplicaStatus(state=ActorState.REFUSED))
+    assert of(values, cluster="c", replica="0", partition="4") == {"replica_damaged": 1}, "it may be"
+    gauges.replica(ReplicaStatus(**REPLICA))
+    assert of(values, cluster="c", replica="0", partition="4") == {"replica_damaged": 0}
+
+
 def test_of_very_many_partitions_some_are_told_and_all_are_counted(values: dict[Sample, float]) -> None:
     gauges = ServerGauges("c", "1")
     served = dict.fromkeys(range(metrics.MOST_PARTITIONS + 40), SERVED)
@@ -202,7 +227,8 @@ def test_a_kv_actors_gauges(values: dict[Sample, float]) -> None:
         tail_bytes=7,
         snapshots=0,
     )
-    KvGauges("c", "1").actor(KvActorStatus(state=ActorState.SERVING, spaces={"items": said, "more": said}))
+    gauges = KvGauges("c", "1")
+    gauges.actor(KvActorStatus(state=ActorState.SERVING, spaces={"items": said, "more": said}))
     for space in ("items", "more"):
         assert of(values, cluster="c", actor="1", space=space) == {
             "kv_mask": 255,
@@ -215,3 +241,8 @@ def test_a_kv_actors_gauges(values: dict[Sample, float]) -> None:
             "kv_live_bytes": 6,
             "kv_tail_bytes": 7,
         }
+    gauges.actor(KvActorStatus(state=ActorState.SERVING, spaces={"items": said}))
+    deleted, left = (of(values, cluster="c", actor="1", space=space) for space in ("more", "items"))
+    assert [deleted[f"kv_{name}"] for name in ("primaries", "secondaries", "lease", "live_bytes")] == [0, 0, 0, 0]
+    assert deleted["kv_commands"] == 4
+    assert left["kv_primaries"] == 1

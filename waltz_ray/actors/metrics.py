@@ -9,7 +9,7 @@ Ray keeps about 11 KB for every gauge of every partition, in the process that se
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Generic, TypeVar
 
@@ -32,8 +32,12 @@ from waltz_ray.runtime.histogram import HistogramView
 from waltz_ray.runtime.status import (
     CursorStatus,
     KvActorStatus,
+    KvSpaceStatus,
+    Readiness,
     ReplicaStatus,
+    ServedPartition,
     ServerStatus,
+    StoredPartition,
     TopicActorStatus,
 )
 
@@ -105,18 +109,37 @@ class _Set(Generic[S]):
 
 
 class _OfPartitions(Generic[S]):
-    """The gauges of partitions: of those that came first, as many as are told one by one."""
+    """The gauges of partitions: of those that came first, as many as are told one by one. Ray forgets no gauge, so one
+    that is here no more is told as ``gone`` makes it of what was said of it last."""
 
-    def __init__(self, figures: Iterable[Metric[S]], own: dict[str, str]) -> None:
+    def __init__(self, figures: Iterable[Metric[S]], own: dict[str, str], gone: Callable[[S], S]) -> None:
         self._set = _Set(figures, own, "partition")
-        self._told: set[int] = set()
+        self._told: dict[int, S] = {}
+        self._gone = gone
 
     def tell(self, partitions: Mapping[int, S]) -> None:
         for partition_id, partition in partitions.items():
-            if partition_id not in self._told and len(self._told) < MOST_PARTITIONS:
-                self._told.add(partition_id)
-            if partition_id in self._told:
+            if partition_id in self._told or len(self._told) < MOST_PARTITIONS:
+                self._told[partition_id] = partition
                 self._set.tell(partition, partition=str(partition_id))
+        for partition_id in self._told.keys() - partitions.keys():
+            self._set.tell(self._gone(self._told[partition_id]), partition=str(partition_id))
+
+
+def _served_no_more(last: ServedPartition) -> ServedPartition:
+    """Its marks and numbers stay, for they only rise."""
+    nobody = replace(last, state=Readiness.NOT_READY, members=(), replicas={}, lags={})
+    return replace(nobody, in_flight_bytes=0, subscribers=0)
+
+
+def _stored_no_more(last: StoredPartition) -> StoredPartition:
+    return replace(last, damaged=None)
+
+
+def _space_no_more(last: KvSpaceStatus) -> KvSpaceStatus:
+    """What was counted stays."""
+    idle = replace(last, primaries=0, secondaries=0, lease=False, connections=0, waiting=0)
+    return replace(idle, live_bytes=0, tail_bytes=0)
 
 
 class Gauges:
@@ -126,7 +149,7 @@ class Gauges:
         own = {"cluster": cluster, "replica": replica}
         self._replica, self._traffic = _Set(REPLICA, own), _Set(TRAFFIC, own)
         self._scrub = _Set(SCRUB, own)
-        self._partitions = _OfPartitions(STORED, own)
+        self._partitions = _OfPartitions(STORED, own, _stored_no_more)
 
     def replica(self, status: ReplicaStatus) -> None:
         """Set everything that one ``ReplicaHost.status()`` knows."""
@@ -135,7 +158,8 @@ class Gauges:
             self._traffic.tell(status.traffic)
         if status.scrub is not None:
             self._scrub.tell(status.scrub)
-        self._partitions.tell(status.partitions)
+        if status.serving:  # else it knows of none
+            self._partitions.tell(status.partitions)
 
 
 class ServerGauges:
@@ -143,7 +167,7 @@ class ServerGauges:
 
     def __init__(self, cluster: str, server: str) -> None:
         own = {"cluster": cluster, "server": server}
-        self._server, self._partitions = _Set(SERVER, own), _OfPartitions(SERVED, own)
+        self._server, self._partitions = _Set(SERVER, own), _OfPartitions(SERVED, own, _served_no_more)
         self._measures = _Set(MEASURES, own)
 
     def server(self, status: ServerStatus) -> None:
@@ -159,11 +183,13 @@ class KvGauges:
 
     def __init__(self, cluster: str, actor: str) -> None:
         self._set = _Set(KV, {"cluster": cluster, "actor": actor}, "space")
+        self._told: dict[str, KvSpaceStatus] = {}
 
     def actor(self, status: KvActorStatus) -> None:
-        """Set everything that one ``KvActor.status()`` knows."""
-        for space, of_space in status.spaces.items():
-            self._set.tell(of_space, space=space)
+        """Set everything that one ``KvActor.status()`` knows; a space that was deleted is served no more."""
+        self._told.update(status.spaces)
+        for space, last in self._told.items():
+            self._set.tell(last if space in status.spaces else _space_no_more(last), space=space)
 
 
 class TopicGauges:
