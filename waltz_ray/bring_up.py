@@ -504,7 +504,8 @@ def _with_all_layers(known: ClusterFile, recorded: ClusterConfig, wanted: Cluste
 
 def _with_layers(known: ClusterFile, config: ClusterConfig) -> tuple[int, int]:
     """As many kv and topic actors as are wanted, or as there are to be anyway, and the spaces that they need: with the
-    first kv actors ``kv``, with the first topic actors one for offsets, and a kv actor for that.
+    first kv actors ``kv``, with the first topic actors one for offsets, and a kv actor for that. What a person has
+    deleted of these is not made again, for its name is not, and keeps no cluster down.
 
     InvalidInput for fewer than there are.
     """
@@ -514,15 +515,19 @@ def _with_layers(known: ClusterFile, config: ClusterConfig) -> tuple[int, int]:
         topics = layers.actors("topic")
         kv = layers.raise_actors("kv", config.kv.actors) if config.kv.actors else layers.actors("kv")
         if config.kv.actors and not any(each.kind == "kv" and each.name != OFFSETS_SPACE for each in _present(spaces)):
-            spaces.create(KV_SPACE, None, "kv")
+            _made_once(spaces, KV_SPACE, None)
         if config.topics.actors:
             kv = layers.raise_actors("kv", max(kv, 1))
-            if not any(each.name == OFFSETS_SPACE for each in _present(spaces)):
-                spaces.create(OFFSETS_SPACE, OFFSETS_PARTITIONS, "kv")
+            _made_once(spaces, OFFSETS_SPACE, OFFSETS_PARTITIONS)
             topics = layers.raise_actors("topic", config.topics.actors)
         return kv, topics
     finally:
         client.close()
+
+
+def _made_once(spaces: SpaceStore, name: str, partitions: int | None) -> None:
+    if name not in spaces.table().spaces:
+        spaces.create(name, partitions, "kv")
 
 
 def _present(spaces: SpaceStore) -> list[Space]:

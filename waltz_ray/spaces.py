@@ -114,13 +114,14 @@ class Spaces(ClusterHandle):
         return self._store.spaces.set(name, settings)
 
     def deletable(self, name: str) -> Space:
-        """What ``delete`` would delete. InvalidInput for the space that every cluster has; SpaceNotFound, SpaceGone."""
+        """What ``delete`` would delete. InvalidInput for the space that every cluster has, and for ``topic-offsets``;
+        SpaceNotFound, SpaceGone."""
         return self._store.spaces.deletable(name)
 
     def delete(self, name: str, confirm: str) -> Space:
         """Delete a space and all its records, for ever; ``confirm`` is its name once more.
 
         Its clients are told SpaceGone. Its files go as soon as the manager has taken its partitions from their servers.
-        InvalidInput for the space that the cluster was made with, or without the right name; SpaceNotFound, SpaceGone.
+        InvalidInput as of ``deletable``, or without the right name; SpaceNotFound, SpaceGone.
         """
         return self._store.spaces.delete(name, confirm)

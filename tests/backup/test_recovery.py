@@ -226,9 +226,10 @@ def test_what_was_planted_is_not_planted_again_when_zookeeper_is_lost_once_more(
     def forgotten(directory: str) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as killed:
         killed.setattr(bring_up, "forget_recovered", forgotten)
-        bring_up._initialise(known, config)
+        with pytest.raises(KeyboardInterrupt):
+            bring_up._initialise(known, config)
     assert bring_up._initialise(known, config).cluster_key == disks.key
     server = MemoryZooKeeperServer()
     with pytest.raises(ClusterMismatch, match="if that is lost: waltz recover"):

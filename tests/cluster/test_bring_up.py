@@ -163,6 +163,30 @@ def test_layers_that_came_later_are_looked_at_by_each_start(monkeypatch: pytest.
     )
 
 
+@pytest.mark.parametrize("deleted", ["kv", "topic-offsets"])
+def test_a_space_of_a_layer_that_was_deleted_keeps_no_cluster_from_coming_up(
+    deleted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is not used again; ``waltz apply`` asks for the same actors each time."""
+    server = MemoryZooKeeperServer()
+    monkeypatch.setattr(bringing_up, "KazooZooKeeper", lambda hosts: server.client())
+    config = ClusterConfig("c", "/d", 1, 3, 1, kv=KvConfig(actors=2), topics=TopicConfig(actors=1))
+    store = ClusterStore(server.client(), "c")
+    store.initialize(1, range(3), to_json(Settings(config, {})))
+    known = ClusterFile("c", "/d", 1, 3, 1, zookeeper="h:1")
+    assert bringing_up._with_layers(known, config) == (2, 1)
+    before = [space.name for space in store.spaces.table().present()]
+    if deleted == "kv":
+        store.spaces.delete(deleted, deleted)
+    else:  # of a version that let it go
+        node = f"/c/store/spaces/{deleted}"
+        client = server.client()
+        data, version = client.get(node)
+        client.set(node, data.replace(b'"making"', b'"gone"'), version)
+    assert bringing_up._with_layers(known, config) == (2, 1)
+    assert [space.name for space in store.spaces.table().present()] == [name for name in before if name != deleted]
+
+
 def test_nobody_waits_for_the_actor_that_looks_after_a_zookeeper_which_runs_already(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

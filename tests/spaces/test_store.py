@@ -82,7 +82,7 @@ def test_a_cluster_from_before_there_were_spaces_has_one_and_gets_another() -> N
         (
             lambda s: s.create("a", 65_536),
             InvalidInput,
-            "has 3 partitions, deleted ones counted, and cannot have 65536",
+            "has 4 partitions, deleted ones counted, and cannot have 65536",
         ),
         (lambda s: s.create("a", 1, settings={"x": 1}), InvalidInput, "has no setting 'x'; it has: compact"),
         (lambda s: s.set("log", {"retention_ms": -1}), InvalidInput, "must be a whole number >= 0, or none, not -1"),
@@ -97,10 +97,15 @@ def test_a_cluster_from_before_there_were_spaces_has_one_and_gets_another() -> N
             "at least 1: not 0",
         ),
         (lambda s: s.set("log", {"retention_ms": "1"}), InvalidInput, "must be a whole number"),
-        (lambda s: s.set("none", {}), SpaceNotFound, "cluster 'c' has no space 'none'; it has: log"),
+        (lambda s: s.set("none", {}), SpaceNotFound, "cluster 'c' has no space 'none'; it has: log, topic-offsets"),
         (lambda s: s.set("old", {}), SpaceGone, "space 'old' of cluster 'c' was deleted, with all its records"),
         (lambda s: s.get("old"), SpaceGone, "was deleted"),
         (lambda s: s.delete("log", "log"), InvalidInput, "the one every cluster has; it cannot be deleted"),
+        (
+            lambda s: s.delete("topic-offsets", "topic-offsets"),
+            InvalidInput,
+            "all groups of topics; it cannot be deleted",
+        ),
         (lambda s: s.delete("none", "none"), SpaceNotFound, "has no space"),
         (lambda s: s.delete("old", "old"), SpaceGone, "was deleted"),
     ],
@@ -111,6 +116,7 @@ def test_what_cannot_be_is_told_in_a_line_and_changes_nothing(
     rig = Rig()
     rig.spaces.create("old", 1)
     rig.spaces.delete("old", "old")
+    rig.spaces.create("topic-offsets", 1, "kv")
     before = snapshot(rig.server)
     with pytest.raises(error, match=message) as told:
         ask(rig.spaces)

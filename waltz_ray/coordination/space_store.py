@@ -36,6 +36,7 @@ from waltz_ray.coordination.cluster_nodes import (
 from waltz_ray.errors import InvalidInput, NodeExists, NoNode, SpaceGone, VersionConflict
 from waltz_ray.protocol.spaces import (
     DEFAULT_SPACE,
+    OFFSETS_SPACE,
     Space,
     SpaceState,
     SpaceTable,
@@ -138,16 +139,20 @@ class SpaceStore:
         return self._change(name, changed)
 
     def deletable(self, name: str) -> Space:
-        """What ``delete`` would delete. InvalidInput for the space that every cluster has; SpaceNotFound, SpaceGone."""
+        """What ``delete`` would delete. InvalidInput for the space that every cluster has, and for the one without
+        which topics are never served again; SpaceNotFound, SpaceGone."""
         checked_space_name(name)
         if name == DEFAULT_SPACE:
             raise InvalidInput(f"space {DEFAULT_SPACE!r} is the one every cluster has; it cannot be deleted")
-        return self.get(name)
+        space = self.get(name)
+        if name == OFFSETS_SPACE and space.kind == "kv":  # its name would not come again
+            raise InvalidInput(f"space {OFFSETS_SPACE!r} has the offsets of all groups of topics; it cannot be deleted")
+        return space
 
     def delete(self, name: str, confirm: str) -> Space:
         """Mark a space *gone*, for ever; its records are removed soon. ``confirm``: its name once more.
 
-        InvalidInput if that differs, and for the space every cluster has. SpaceNotFound, SpaceGone.
+        InvalidInput if that differs, and as ``deletable``. SpaceNotFound, SpaceGone.
         """
         self.deletable(name)
         if confirm != name:
