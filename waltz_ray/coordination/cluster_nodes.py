@@ -97,9 +97,10 @@ class ClusterInfo:
         return [Roster.initial(replica_ids).to_json().encode() for replica_ids in sets]
 
 
-def to_json(fields: Mapping[str, Any]) -> bytes:
-    """A node's bytes, with the version field in front."""
-    return json.dumps({"version": _VERSION, **fields}, indent=1).encode()
+def to_json(fields: Mapping[str, Any], packed: bool = False) -> bytes:
+    """A node's bytes, with the version field in front. ``packed``: of much, which people read less easily then."""
+    indent, separators = (None, (",", ":")) if packed else (1, None)
+    return json.dumps({"version": _VERSION, **fields}, indent=indent, separators=separators).encode()
 
 
 def to_fields(path: str, data: bytes) -> dict[str, Any]:

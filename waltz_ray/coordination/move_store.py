@@ -91,7 +91,7 @@ class MoveStore:
             "wanted": {str(p): sorted(one) for p, one in sorted(moves.wanted.items())},
             "changed": {str(p): list(last) for p, last in sorted(moves.changed.items())},
         }
-        return Write(self._path, to_json(fields), None if version < 0 else version)
+        return Write(self._path, to_json(fields, packed=True), None if version < 0 else version)
 
     def _read(self) -> tuple[Moves, int]:
         try:
