@@ -58,3 +58,22 @@ def test_a_directory_that_cannot_be_written_is_no_reason_to_make_a_change_again(
     members.remove_server(1)
     assert members.membership.servers == {0, 2}
     assert members.store.preferred(1) == (), "what comes behind the file is done, too"
+
+
+def test_two_who_say_at_once_where_partitions_are_to_be_served_are_both_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = OwnMembers(tmp_path)
+    client, meanwhile = members.store.zookeeper, [lambda: members.prefer([1], 0)]
+    set_node = client.set
+
+    def overtaken(path: str, data: bytes, version: int) -> int:
+        while meanwhile:
+            meanwhile.pop()()
+        return set_node(path, data, version)
+
+    monkeypatch.setattr(client, "set", overtaken)
+    members.prefer([0], 0)
+    assert sorted(members.store.preferred(0)) == [0, 1]
+    members.prefer([0], 1)
+    assert (members.store.preferred(0), members.store.preferred(1)) == ((1,), (0,))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
@@ -217,12 +217,17 @@ class Members(ClusterHandle):
             raise InvalidInput(f"server {server} is drained, and is given nothing")
         self._check_partitions(partitions)
         moved = set(partitions)
-        for other in sorted(members.servers - {server}):
-            before = self._store.preferred(other)
-            if moved & set(before):
-                self._store.set_preferred(other, [p for p in before if p not in moved])
-        mine = self._store.preferred(server)
-        self._store.set_preferred(server, [*mine, *(p for p in partitions if p not in mine)])
+
+        def preferring(servers: Mapping[int, Sequence[int]]) -> dict[int, Sequence[int]]:
+            changed: dict[int, Sequence[int]] = {
+                other: [p for p in before if p not in moved]
+                for other, before in servers.items()
+                if other != server and moved & set(before)
+            }
+            mine = servers.get(server, ())
+            return {**changed, server: [*mine, *(p for p in partitions if p not in mine)]}
+
+        self._store.change_preferred(preferring)
 
     def move(self, partitions: Sequence[int], replicas: Sequence[int]) -> dict[int, frozenset[int]]:
         """These partitions are to be on exactly these replicas: what is wanted of them now. InvalidInput."""

@@ -6,7 +6,7 @@ However many a connection asks, only some are worked on at a time, and none whil
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -245,12 +245,12 @@ def _state(server: Server, request: PartitionStateRequest) -> PartitionStateResp
 async def _prefer(server: Server, more: set[int], fewer: set[int]) -> bool:
     """Change the persisted preferences; the manager moves partitions accordingly."""
 
-    def change() -> None:
-        before = set(server.store.preferred(server.server_id))
-        server.store.set_preferred(server.server_id, sorted((before | more) - fewer))
+    def preferring(servers: Mapping[int, Sequence[int]]) -> dict[int, Sequence[int]]:
+        before = set(servers.get(server.server_id, ()))
+        return {server.server_id: sorted((before | more) - fewer)}
 
     try:
-        await server.in_thread(partial(change))
+        await server.in_thread(partial(server.store.change_preferred, preferring))
     except WaltzError:
         return False
     return True

@@ -274,24 +274,29 @@ class ClusterStore:
 
     def set_preferred(self, server_id: int, partitions: Sequence[int]) -> None:
         """Persist the preferred partitions of a server; a live server's descriptor follows."""
+        self.change_preferred(lambda servers: {server_id: partitions})
+
+    def change_preferred(self, change: Callable[[Mapping[int, Sequence[int]]], Mapping[int, Sequence[int]]]) -> None:
+        """What ``change`` makes of the preferred partitions of all servers, of some of them, by one compare-and-set: it
+        may be asked several times. Live servers' descriptors follow. InvalidInput for a partition that is none."""
         count = self.partitions()
-        bad = [p for p in partitions if not 0 <= p < count]
-        if bad:
-            raise InvalidInput(f"cluster {self.cluster!r} has no partition {bad[0]}, only 0 to {count - 1}")
-        wanted = tuple(dict.fromkeys(partitions))
         path = self._root + "/store/preferred"
         while True:
             servers, version = self._preferred_map()
-            servers[server_id] = wanted
+            wanted = {s: tuple(dict.fromkeys(partitions)) for s, partitions in change(servers).items()}
+            if bad := [p for partitions in wanted.values() for p in partitions if not 0 <= p < count]:
+                raise InvalidInput(f"cluster {self.cluster!r} has no partition {bad[0]}, only 0 to {count - 1}")
+            servers |= wanted
             try:
                 self._zookeeper.set(path, to_json({"servers": {str(s): list(p) for s, p in servers.items()}}), version)
                 break
             except VersionConflict:
-                continue  # another server's entry was changed: read that and add ours
+                continue  # something else was changed: read that, and change it again
         for node, server in self._descriptors():
-            if server.server_id == server_id:
+            if server.server_id in wanted:
+                preferred = wanted[server.server_id]
                 try:
-                    self._zookeeper.set(node, znodes.encode_server(server._replace(preferred=wanted)), -1)
+                    self._zookeeper.set(node, znodes.encode_server(server._replace(preferred=preferred)), -1)
                 except NoNode:
                     continue
 
