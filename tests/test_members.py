@@ -77,3 +77,19 @@ def test_two_who_say_at_once_where_partitions_are_to_be_served_are_both_heard(
     assert sorted(members.store.preferred(0)) == [0, 1]
     members.prefer([0], 1)
     assert (members.store.preferred(0), members.store.preferred(1)) == ((1,), (0,))
+
+
+def test_a_partition_whose_space_is_being_made_is_waited_for(tmp_path: Path) -> None:
+    """The manager makes what it needs in ZooKeeper a moment later: that is no error of who asks for a move."""
+    members, told = OwnMembers(tmp_path), list[str]()
+    members.store.spaces.create("orders", 1)
+    assert members.move([2], [1, 2, 3]) == {2: frozenset((1, 2, 3))}
+    assert members.waits_for([0, 2]) == {2: "its space is being made"}
+
+    def progress(text: str) -> None:
+        told.append(text)
+        members.store.spaces.finish(3)
+        members.store.moves.done(2, frozenset((1, 2, 3)))
+
+    members.wait_until_moved([2], progress, 30)
+    assert told == ["0 of 1 partitions are moved; partition 2: its space is being made"]

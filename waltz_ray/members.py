@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 Progress = Callable[[str], None]
 
 _POLL_S = 0.1
+_IN_THE_MAKING = "its space is being made"
 
 
 @dataclass(frozen=True)
@@ -258,7 +259,11 @@ class Members(ClusterHandle):
         for p in partitions:
             if p not in moves.wanted:
                 continue
-            step = next_step(self._store.roster(p)[0], moves.wanted[p], moves.changed_in(p))
+            try:
+                step = next_step(self._store.roster(p)[0], moves.wanted[p], moves.changed_in(p))
+            except NoNode:
+                found[p] = _IN_THE_MAKING
+                continue
             found[p] = "it is there" if isinstance(step, SetReached) else step.why
         return found
 
@@ -285,7 +290,10 @@ class Members(ClusterHandle):
                 owner = assignment.owner(p)
                 if owner is None or owner.server_id != server:
                     return f"partition {p} is not assigned to server {server} yet"
-                roster = self._store.roster(p)[0]
+                try:
+                    roster = self._store.roster(p)[0]
+                except NoNode:
+                    return f"partition {p}: {_IN_THE_MAKING}"
                 if roster.generation < owner.generation or roster.session_id != roster.last_published_session:
                     return f"partition {p} is being opened by server {server}"
             return ""
