@@ -28,6 +28,7 @@ from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import ClusterNotFound, ConfigError, CoordinationError
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment, Owner
+from waltz_ray.protocol.replica_sets import ReplicaPlace
 from waltz_ray.protocol.roster import ReplicaEntry, Roster
 from waltz_ray.runtime.status import ClusterStatus, PartitionAssignment, ZooKeeperView
 
@@ -193,6 +194,19 @@ def test_supervision_goes_on_after_failures_and_shows_them(rig: Rig) -> None:
     rig.supervisor.failure = None
     until(lambda: manager.manager.supervision_error == "", "the failure is over")
     assert rig.supervisor.calls >= 2
+
+
+def test_where_a_removed_replica_listened_is_forgotten_whoever_was_killed_removing_it(rig: Rig) -> None:
+    """Replica 1 was drained; the change of the members was made, and nothing behind it."""
+    for _ in range(3):
+        rig.store.members.change(lambda members: replace(members, replication=3).with_replica("CPU", ReplicaPlace()))
+    for replica_id in range(4):
+        rig.store.announce_replica(replica_id, Endpoint("127.0.0.1", 9), "x")
+    rig.store.members.change(lambda members: members.draining_replica(1, 3))
+    rig.store.members.change(lambda members: members.without_replica(1, 0))
+    assert set(rig.store.replicas()) == {0, 1, 2, 3}
+    rig.manager(settle_s=0.1)
+    until(lambda: set(rig.store.replicas()) == {0, 2, 3}, "nobody looks for it any more")
 
 
 def test_as_many_kv_actors_are_looked_after_as_there_are_to_be_by_now(rig: Rig) -> None:

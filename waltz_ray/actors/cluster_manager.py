@@ -108,6 +108,7 @@ class ManagerHost:
         self._layer_store = LayerStore(zookeeper, cluster)
         self._kv_actors = self._layer_store.actors("kv")
         self._topic_actors = self._layer_store.actors("topic")
+        self._forgotten: set[int] = set()  # replicas that were removed, and are announced nowhere any more
         self._supervisor = supervisor
         self._settle_s = settle_s
         self._closed = False
@@ -176,11 +177,19 @@ class ManagerHost:
         try:
             self._kv_actors = self._layer_store.actors("kv")
             self._topic_actors = self._layer_store.actors("topic")
+            self._forget_removed()
         except CoordinationError as error:  # the others are looked after without ZooKeeper, too
             log.info("manager: how many actors of layers there are to be was not read again: %s", error)
         kv = replace(config.kv, actors=self._kv_actors)
         topics = replace(config.topics, actors=self._topic_actors)
         self._supervisor.ensure(replace(self.settings, config=replace(config, kv=kv, topics=topics)))
+
+    def _forget_removed(self) -> None:
+        """Who removed a replica, and was killed before it was done, left where that listened: servers look there."""
+        members = self.members
+        for replica_id in sorted(set(range(members.next_replica)) - members.places.keys() - self._forgotten):
+            self._store.members.forget_replica(replica_id)
+            self._forgotten.add(replica_id)
 
     @property
     def leading(self) -> bool:
