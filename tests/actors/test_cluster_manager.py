@@ -25,7 +25,7 @@ from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.cursor_store import CursorStore
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import ClusterNotFound, ConfigError, CoordinationError
+from waltz_ray.errors import ClusterNotFound, ConfigError, CoordinationError, ZooKeeperUnreachable
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment, Owner
 from waltz_ray.protocol.replica_sets import ReplicaPlace
@@ -357,3 +357,18 @@ def test_what_a_manager_is_called_that_could_not_begin(monkeypatch: pytest.Monke
     with pytest.raises(CoordinationError):
         manager.__init__("c", "127.0.0.1:1")  # type: ignore[misc]
     assert repr(manager) == "waltz c (no HTTP port)"
+
+
+def test_a_manager_that_is_started_again_while_zookeeper_is_away_is_started_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By Ray, which does so when a process has ended, and gives an actor up whose constructor has raised an error."""
+    told: list[str] = []
+
+    def unreachable(*arguments: object, **options: object) -> None:
+        raise ZooKeeperUnreachable("no ZooKeeper server answers")
+
+    monkeypatch.setattr("waltz_ray.coordination.zookeeper.KazooZooKeeper", unreachable)
+    monkeypatch.setattr("waltz_ray.actors.cluster_manager.end_manager", told.append)
+    ClusterManager("c", "127.0.0.1:1")
+    assert told == ["manager: it cannot begin: no ZooKeeper server answers"]

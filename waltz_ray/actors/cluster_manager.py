@@ -25,7 +25,7 @@ from waltz_ray.actors.access_guard import AccessGuard
 from waltz_ray.actors.actor_log import begin_log
 from waltz_ray.actors.cut_off import CutOff
 from waltz_ray.actors.layers import Layers
-from waltz_ray.actors.manager import Manager
+from waltz_ray.actors.manager import Manager, end_manager
 from waltz_ray.actors.metrics import CursorGauges
 from waltz_ray.actors.mover import Mover
 from waltz_ray.actors.settings import Settings, as_of, from_json
@@ -37,7 +37,7 @@ from waltz_ray.coordination.cursor_store import all_cursors
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.coordination.upgrade_store import UpgradeStore
-from waltz_ray.errors import ClusterNotFound, CoordinationError, NoNode
+from waltz_ray.errors import ClusterNotFound, CoordinationError, NoNode, ZooKeeperUnreachable
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.protocol.authentication import Credential, Role
 from waltz_ray.protocol.cluster_members import ClusterMembers
@@ -314,12 +314,19 @@ class ClusterManager:
     """The actor; see ``ManagerHost``. ``zookeeper`` is a connect string."""
 
     def __init__(self, cluster: str, zookeeper: str) -> None:
+        begin_log(cluster, "cluster-manager")
+        self._cluster, self._connect_string = cluster, zookeeper
+        try:
+            self._begin(cluster, zookeeper)
+        except ZooKeeperUnreachable as error:
+            # Ray starts a process anew that has ended, and never an actor whose constructor has raised an error.
+            end_manager(f"manager: it cannot begin: {error}")
+
+    def _begin(self, cluster: str, zookeeper: str) -> None:
         from waltz_ray.actors.supervision import RaySupervisor, pulse_of, replica_name, server_name
         from waltz_ray.coordination.original_nodes import OriginalNodes
         from waltz_ray.coordination.zookeeper import KazooZooKeeper
 
-        begin_log(cluster, "cluster-manager")
-        self._cluster, self._connect_string = cluster, zookeeper
         self._zookeeper = KazooZooKeeper(zookeeper, _SESSION_TIMEOUT_MS, connect_timeout_s=60)
         self._key = str(ClusterStore(self._zookeeper, cluster).info().cluster_key)
         self._host = ManagerHost(self._zookeeper, cluster, RaySupervisor(zookeeper))
