@@ -85,3 +85,23 @@ def test_partitions_of_a_space_that_is_deleted_on_their_way_keep_nobody_waiting(
     asyncio.run(move())
     assert sorted(store.roster(0)[0].replicas) == [1, 2, 3]
     assert not store.moves.read().wanted
+
+
+def test_a_leader_that_comes_late_changes_no_set_of_which_nothing_is_wanted_any_more() -> None:
+    """It has read what was wanted; then its successor leads, and the operator wants the partition where it is."""
+    store = ClusterStore(MemoryZooKeeper(MemoryZooKeeperServer()), "demo")
+    store.initialize(1, range(4), {}, 3)
+    published(store, 0)
+    on = frozenset(store.roster(0)[0].replicas)
+    store.moves.want({0: {*range(4)} - {min(on)}})
+    roster, version = store.roster(0)
+    store.moves.want({0: on})
+
+    async def arrived() -> None:
+        Mover(store, lambda: True).look()
+
+    asyncio.run(arrived())
+    assert not store.moves.read().wanted
+    assert not store.moves.change_set(0, roster, version, roster.with_replicas(range(4)))
+    assert frozenset(store.roster(0)[0].replicas) == on
+    assert not store.moves.read().changed, "it would count as one that is on the way for ever"

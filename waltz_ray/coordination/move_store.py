@@ -60,11 +60,14 @@ class MoveStore:
         self._change(lambda moves: moves.with_change(partition, session_id) if partition in moves.wanted else moves)
 
     def change_set(self, partition: int, roster: Roster, version: int, changed: Roster) -> bool:
-        """Compare-and-set of the partition's roster, which everybody is told; False if it is another one by now.
+        """Compare-and-set of the partition's roster, which everybody is told; False if it is another one by now, or if
+        nothing is wanted of the partition any more: another leader may have seen it arrive.
 
         ``roster`` was read with ``version``. After ZooKeeperUnreachable it may have happened.
         """
         moves, moves_version = self._read()
+        if partition not in moves.wanted:
+            return False  # a change would be on the way for ever: nobody looks at what is not wanted
         now = moves.with_change(partition, roster.last_published_session)
         record = Write(partition_path(self._root, partition), changed.to_json().encode(), version)
         try:
