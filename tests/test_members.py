@@ -13,7 +13,7 @@ from waltz_ray.actors.settings import Settings, to_json
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
-from waltz_ray.errors import StorageError
+from waltz_ray.errors import InvalidInput, StorageError
 from waltz_ray.finding import cluster_file
 from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.members import Members
@@ -93,3 +93,26 @@ def test_a_partition_whose_space_is_being_made_is_waited_for(tmp_path: Path) -> 
 
     members.wait_until_moved([2], progress, 30)
     assert told == ["0 of 1 partitions are moved; partition 2: its space is being made"]
+
+
+def test_no_replica_is_removed_while_a_manager_may_be_about_to_give_it_a_partition(tmp_path: Path) -> None:
+    """It was paused when it had read who belongs to the cluster, and goes on when the replica has been drained."""
+    members = OwnMembers(tmp_path)
+    members.store.spaces.create("orders", 2)
+    before = members.membership
+    members.drain_replica(3)
+    members.store.moves.forget(range(4))
+    for p in range(2):
+        roster, version = members.store.roster(p)
+        members.store.set_roster(p, roster.with_replicas(range(3)), version)
+    with pytest.raises(InvalidInput, match="partition 2 is being made, and may be given to it; try again when"):
+        members.check_replica_removal(3)
+    with pytest.raises(InvalidInput, match="partition 2 is being made"):
+        members.remove_replica(3)
+    after = members.membership
+    members.store.members.change(lambda _: before)
+    members.store.spaces.finish(4)
+    members.store.members.change(lambda _: after)
+    assert 3 in members.sets()[2] | members.sets()[3]
+    with pytest.raises(InvalidInput, match="partitions are on it; drain it first"):
+        members.remove_replica(3)

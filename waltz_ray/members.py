@@ -74,14 +74,18 @@ class Members(ClusterHandle):
         return self._store.members.read()
 
     def sets(self) -> dict[int, frozenset[int]]:
-        """On which replicas each partition is now."""
-        found = {}
+        """On which replicas each partition is now; not of those whose space is being made, which nobody knows yet."""
+        return self._sets()[0]
+
+    def _sets(self) -> tuple[dict[int, frozenset[int]], list[int]]:
+        """(on which replicas each partition is, of which that is not known yet)."""
+        found, unknown = dict[int, frozenset[int]](), list[int]()
         for p in self._store.spaces.table().kept:
             try:
                 found[p] = frozenset(self._store.roster(p)[0].replicas)
             except NoNode:
-                continue  # its space is being made
-        return found
+                unknown.append(p)
+        return found, unknown
 
     def replicas(self) -> list[ReplicaRow]:
         """In rising order."""
@@ -161,7 +165,11 @@ class Members(ClusterHandle):
             self._want({p: set_plans.kept_on(number, sets[p], wanted[p], staying) for p in left})
 
     def remove_replica(self, number: int) -> None:
-        """It belongs to the cluster no more; its files stay where they are. InvalidInput unless it has no partition."""
+        """It belongs to the cluster no more; its files stay where they are.
+
+        InvalidInput unless it has no partition, and while a space is being made: a manager that has not heard yet that
+        it is drained may give it one.
+        """
         with self._planning(f"replica remove {number}"):
             held = self._held(number)
             self._changed(self._store.members.change(lambda members: members.without_replica(number, held)))
@@ -172,8 +180,14 @@ class Members(ClusterHandle):
         self.membership.without_replica(number, self._held(number))
 
     def _held(self, number: int) -> int:
-        """How many partitions are on it, or are to be."""
-        return len({p for sets in (self.sets(), self._wanted()) for p, one in sets.items() if number in one})
+        """How many partitions are on it, or are to be. InvalidInput while that is not known."""
+        now, unknown = self._sets()
+        if unknown:
+            raise InvalidInput(
+                f"replica {number} cannot be removed just now: partition {unknown[0]} is being made, and may be given "
+                "to it; try again when its space is ready, see: waltz space list"
+            )
+        return len({p for sets in (now, self._wanted()) for p, one in sets.items() if number in one})
 
     # ---- servers
 
