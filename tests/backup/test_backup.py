@@ -291,6 +291,23 @@ def test_a_short_piece_of_a_killed_run_does_not_stay_in_the_middle(tmp_path: Pat
     assert all(piece.size >= SMALL.piece_bytes for piece in pieces[:-1])
 
 
+def test_a_run_that_was_replaced_does_not_let_go_of_what_its_successor_holds(tmp_path: Path) -> None:
+    """It was paused for longer than its ZooKeeper session; both use the hold of the backup."""
+    source, target = MemorySource(), local(tmp_path)
+    source.ends = {0: 50, 1: 0, 2: 0}
+
+    def replaced() -> None:
+        source.lock_lost = True
+
+    source.on_read = replaced
+    with pytest.raises(CoordinationError, match="lost"):
+        run(source, target)
+    assert [*source.holds.values()] == [{0: 0, 1: 0, 2: 0}]
+    source.lock_lost, source.on_read = False, lambda: None
+    run(source, target)
+    assert source.holds == {}
+
+
 def flip(path: Path, at: int) -> None:
     raw = bytearray(path.read_bytes())
     raw[at] ^= 1
@@ -499,6 +516,7 @@ def test_a_place_that_has_become_anothers_is_not_written_to(tmp_path: Path, at: 
     with pytest.raises(CoordinationError, match="lost"):
         run(source, target)  # it is begun
     source.lock_lost = False
+    source.holds.clear()  # which its next run would take over
 
     def begun() -> None:
         target.write("backup.json", [other.encode()])

@@ -195,6 +195,7 @@ class _Run:
         except BaseException:
             if not self._choices.keep_hold:
                 with suppress(CoordinationError):  # it stays, and keeps too much, until the next run takes it over
+                    check_lock()  # without the lock it may be another run's by now
                     self._source.release(self._hold)
             raise
         return self._summary
