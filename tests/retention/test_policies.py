@@ -191,3 +191,40 @@ def test_replicas_are_asked_only_where_the_answer_may_be_another_one() -> None:
         assert cluster._started.call(look_twice()) == [0]
         client.append(0, b"x").result()
         assert cluster._started.call(look_twice())[:2] == [0, 1]
+
+
+@pytest.mark.parametrize("hindered_by", ["a hold", "zookeeper", "another policy"])
+def test_what_could_not_be_given_up_is_given_up_later_also_when_nothing_is_appended(
+    hindered_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with InMemoryCluster(config=never()) as cluster:
+        kept = Kept(cluster, retention_bytes=300 if hindered_by != "another policy" else 600)
+        [(server, _)] = cluster._running.values()
+        trims, retention = kept.store.trims, Retention(server, 1.0)
+        with cluster.connect() as client:
+            for _ in range(10):
+                client.append(0, bytes(60)).result()
+
+        async def look() -> None:
+            retention.follow(kept.store.spaces.table())
+            await retention.look()
+
+        if hindered_by == "a hold":
+            cluster._do(lambda: trims.holds.hold("backup", {0: 2}, "why"))
+            cluster._started.call(look())
+            cluster._do(lambda: trims.holds.release("backup"))
+        elif hindered_by == "zookeeper":
+
+            def unreachable(wanted: object) -> None:
+                raise ZooKeeperUnreachable("no answer")
+
+            with monkeypatch.context() as away:
+                away.setattr(server.store.trims, "raise_marks", unreachable)
+                with pytest.raises(ZooKeeperUnreachable):
+                    cluster._started.call(look())
+        else:
+            cluster._started.call(look())
+            assert trims.marks() == {0: 4}
+            cluster._do(lambda: kept.store.spaces.set("log", {"retention_bytes": 300}))
+        cluster._started.call(look())
+        assert trims.marks() == {0: 7}

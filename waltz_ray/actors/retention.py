@@ -4,7 +4,8 @@ The server of a partition does it, for only there is known what is committed. It
 record on to keep, each by its own clock and disk, and takes the lowest answer: one clock that is ahead gives up
 nothing. Marks of all partitions are raised with one write. Nothing depends on when that happens, or on it happening:
 what fails is done with a later look. A partition is asked about only where the answer may be another one: by size if
-something was committed since, by age every fiftieth part of what is kept.
+something was committed since, by age every fiftieth part of what is kept; and if the policy is another one, or what was
+found the last time could not be given up, because of a hold or for whatever reason.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Retention:
         self._interval_s = interval_s
         self._table: SpaceTable | None = None
         self._quiet = Seldom(_LOG_EVERY_S)
-        self._asked: dict[int, tuple[int, float]] = {}  # partition -> its high-water mark then, and when
+        # partition -> its high-water mark then, when, and by which policy (age, bytes)
+        self._asked: dict[int, tuple[int, float, tuple[int, int]]] = {}
 
     def follow(self, table: SpaceTable) -> None:
         """The spaces, and their settings, are these now."""
@@ -83,16 +85,27 @@ class Retention:
                 if first_id > machine.trim_mark:
                     wanted[partition_id] = first_id
         if wanted:
-            await self._host.in_thread(partial(self._host.store.trims.raise_marks, wanted))
+            await self._raise(wanted)
+
+    async def _raise(self, wanted: Mapping[int, int]) -> None:
+        raised: Mapping[int, int] = {}
+        try:
+            raised = await self._host.in_thread(partial(self._host.store.trims.raise_marks, wanted))
+        finally:
+            for partition_id in [p for p, first_id in wanted.items() if raised.get(p, 0) < first_id]:
+                self._asked.pop(partition_id, None)
 
     def _may_have_changed(self, partition_id: int, high_water_mark: int, age_ms: int, most_bytes: int) -> bool:
-        mark, asked_s = self._asked.get(partition_id, (-2, 0.0))
+        if partition_id not in self._asked:
+            return True
+        mark, asked_s, policy = self._asked[partition_id]
         older = age_ms >= 0 and asyncio.get_running_loop().time() >= asked_s + age_ms / _LOOKS_AT_AN_AGE / 1000
-        return older or (most_bytes >= 0 and high_water_mark != mark)
+        return older or (most_bytes >= 0 and high_water_mark != mark) or policy != (age_ms, most_bytes)
 
     async def _first_to_keep(self, partition_id: int, age_ms: int, most_bytes: int) -> int:
         driver = self._host.drivers[partition_id]
-        self._asked[partition_id] = driver.machine.high_water_mark, asyncio.get_running_loop().time()
+        now_s = asyncio.get_running_loop().time()
+        self._asked[partition_id] = driver.machine.high_water_mark, now_s, (age_ms, most_bytes)
         try:
             return await driver.excess(age_ms, most_bytes)
         except (ReplicaRefused, ConnectionError) as error:  # a member that does not answer soon is none any more
