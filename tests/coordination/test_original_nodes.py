@@ -7,12 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
+from waltz_ray.coordination import original_nodes
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.coordination.original_nodes import OriginalNodes
+from waltz_ray.coordination.space_store import SpaceStore
 from waltz_ray.errors import ZooKeeperUnreachable
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.roster import ReplicaEntry, Roster
+from waltz_ray.protocol.spaces import SpaceTable
 from waltz_ray.wire import znodes
 from waltz_ray.wire.znodes import PartitionMetadata, ReplicaState, StoreParams
 
@@ -120,3 +123,22 @@ def test_what_could_not_be_written_is_written_the_next_time(cluster: Cluster) ->
     nodes.write_changed()
     assert znodes.decode_numbers("g", cluster.read("/group"))
     assert cluster.metadata(1).session_id == 0
+
+
+def test_they_are_kept_up_also_if_zookeeper_was_away_when_that_began(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(original_nodes, "_PAUSE_S", 0.01)
+    nodes = OriginalNodes(cluster.client, "c")
+    away, table = [True], SpaceStore.table
+
+    def sometimes(store: SpaceStore) -> SpaceTable:
+        if away:
+            away.pop()
+            raise ZooKeeperUnreachable("ZooKeeper is away")
+        return table(store)
+
+    monkeypatch.setattr(SpaceStore, "table", sometimes)
+    nodes.start()
+    until(lambda: cluster.reader.exists("/c/store/partition/1") is not None, "the nodes are there")
+    nodes.close()

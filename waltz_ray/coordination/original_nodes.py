@@ -88,11 +88,13 @@ class OriginalNodes:
         self._wake.set()
 
     def _run(self) -> None:
-        try:
-            self.watch()
-        except CoordinationError as error:
-            log.warning("the nodes for the original's tools are not kept up: %s", error)
-            return
+        while not self._closing.is_set():
+            try:
+                self.watch()
+                break
+            except CoordinationError as error:  # what was watched already is not watched twice
+                log.info("the nodes for the original's tools are late: %s", error)
+            self._closing.wait(_PAUSE_S)
         while not self._closing.is_set():
             self._wake.wait()
             self._wake.clear()
