@@ -12,7 +12,7 @@ import pytest
 
 from tests.topics.actors import TopicActors, actors
 from tests.topics.foreign_client import ForeignFault, crc
-from waltz_ray.errors import WaltzError
+from waltz_ray.errors import SpaceGone, WaltzError
 from waltz_ray.protocol.arrangement import arrange, first_table
 from waltz_ray.protocol.ownership_types import UnitPlace, UnitTable
 from waltz_ray.topics.access import TopicAccess
@@ -279,6 +279,37 @@ def test_a_topic_that_is_deleted_is_gone() -> None:
             await found.nodes[0].remove_topic("orders")
             assert (await broker.produce("orders", b"x")).code == 403
             assert (await broker.produce("bills", b"x")).code == 200
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_is_deleted_while_its_partitions_are_closed_breaks_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The feeds of all of them end with it: whoever closes them may be at the first when the topic goes."""
+
+    async def run() -> None:
+        async with actors(1) as found:
+            await found.create("orders", 3)
+            found.arrange(lambda slot: 0, 3)
+            await found.until_served(1, 2, 3)
+            node = found.nodes[0]
+            topic = node.topics["orders"]
+            close = topic.close_partition
+
+            async def deleted_meanwhile(number: int) -> None:
+                monkeypatch.setattr(topic, "close_partition", close)
+                await node.remove_topic("orders")
+                await close(number)
+
+            monkeypatch.setattr(topic, "close_partition", deleted_meanwhile)
+            for partition in list(topic.partitions.values()):
+                partition._ended(SpaceGone("orders was deleted"))
+            await found.until(lambda: not node.topics)
+            del found.topics["orders"]
+            await found.create("bills", 3)
+            await found.until_served(1, 2, 3)
+            assert node.broken == ""
 
     asyncio.run(run())
 

@@ -161,7 +161,9 @@ class TopicNode:
 
     async def _close_what_is_over(self, topic: ServedTopic) -> None:
         for number in topic.over():
-            partition = topic.partitions[number]
+            partition = topic.partitions.get(number)
+            if partition is None:  # the topic was deleted, and closed, while another one was waited for
+                continue
             if partition.failure:
                 log.error("topic/%d: %s, partition %d: %s", self.actor, topic.name, number, partition.failure)
                 self._look_again()
