@@ -453,7 +453,33 @@ def test_requests_wait_in_their_order_and_not_too_many_of_them() -> None:
     shop.hold = False
     replies = shop.tell(shop.carried_out(shop.held[0]))
     assert [reply.token for reply in replies] == [90, 91, 92, 93, 94]
-    assert [list(reply.messages) for reply in replies] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9], []]
+    assert [list(reply.messages) for reply in replies] == [[], [], [], [], [0, 1, 2]], "all but the last were given up"
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        t.PullAsked(91, "c", True, False),
+        t.PullAsked(91, "c", True, True),
+        t.ConfirmAsked(91, "c", True),
+        t.PartitionGivenBack(91, "c", True),
+    ],
+)
+def test_t25_what_is_said_while_a_pull_is_under_way_is_not_said_of_what_it_brings(later: t.DeliveryRequest) -> None:
+    """Who asks for something else has given it up: what it brought would be confirmed, and nobody would have it."""
+    shop = Shop()
+    shop.register()
+    assert list(shop.pull().messages) == [0, 1, 2]
+    shop.hold = True
+    assert shop.tell(t.PullAsked(90, "c", True, False)) == []
+    assert shop.tell(later) == []
+    shop.hold = False
+    given_up, *_ = [reply for order in shop.held for reply in shop.tell(shop.carried_out(order))]
+    assert (given_up.token, given_up.code, list(given_up.messages)) == (90, TopicCode.NOT_FOUND, [])
+    assert (shop.stored, shop.machine.status().confirmed) == (3, 3)
+    shop.give_back(False)
+    shop.register("d")
+    assert list(shop.pull(consumer="d").messages) == [3, 4, 5]
 
 
 def test_a_slot_that_goes_away_answers_all_and_late_facts_change_nothing() -> None:

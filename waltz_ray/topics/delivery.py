@@ -172,13 +172,13 @@ class Delivery:
         if work.failed is not None:
             self._finish(*work.failed)
         elif isinstance(request, t.PullAsked):
-            self._answer_pull(work)
+            self._answer_pull(work, request)
         elif isinstance(request, t.ProgressAsked):
             self._finish(TopicCode.OK, wait_ms=work.wait_ms)
         else:
             self._finish(TopicCode.OK)
 
-    def _answer_pull(self, work: DeliveryWork) -> None:
+    def _answer_pull(self, work: DeliveryWork, pull: t.PullAsked) -> None:
         batch = work.batch
         if self._lease.term != work.term:
             self._finish(TopicCode.HB_NO_NODE, self._lease.text(TopicCode.HB_NO_NODE))
@@ -189,6 +189,8 @@ class Delivery:
             if not work.more:
                 self._meter.pulled(self._flow, 0, bool(self._filters), self._now_ms)
             self._finish(TopicCode.NOT_FOUND, "nothing so far: go on" if work.more else "there is nothing new")
+        elif rules.is_given_up(pull, self._waiting):
+            self._finish(TopicCode.NOT_FOUND, "its consumer has asked for something else since: this brings nothing")
         else:
             self._deliver(batch)
 

@@ -5,7 +5,7 @@ The walks break them by their names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from waltz_ray.topics.codes import TopicCode
 from waltz_ray.topics.delivery_types import NO_OFFSET, ConfirmAsked, PartitionGivenBack, PullAsked
@@ -17,6 +17,7 @@ __all__ = [
     "has_to_store",
     "holder_code",
     "is_expired",
+    "is_given_up",
     "is_in_the_log",
     "is_present",
     "known_to_the_log",
@@ -65,6 +66,13 @@ def is_present(connection: int, newest: int) -> bool:
     what nobody gets, and a confirm would confirm what was delivered since.
     """
     return connection >= newest
+
+
+def is_given_up(pull: PullAsked, since: Iterable[object]) -> bool:
+    """Whether who pulls has asked for something else ``since``: what the pull brought he would not look for, and what
+    he says in that request of what was delivered before it would be said of this, too."""
+    later = PullAsked | ConfirmAsked | PartitionGivenBack
+    return any(isinstance(each, later) and each.consumer == pull.consumer for each in since)
 
 
 def says_consumed(request: PullAsked | ConfirmAsked | PartitionGivenBack) -> bool | None:
