@@ -8,13 +8,18 @@ import hashlib
 import hmac
 import json
 import time
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
+
+import pytest
 
 from tests.topics.foreign_client import Fields, ForeignClient, ForeignReply, message, payloads_of, text
 from tests.topics.members import brokers_in
 from tests.topics.servers import CLUSTER, TopicCluster, topic_cluster
+from waltz_ray import compat
 from waltz_ray.coordination.topic_store import TopicStore
+from waltz_ray.topics.serving import deliveries
 
 RULES: dict[str, Any] = {
     "authenticate": True,
@@ -86,6 +91,40 @@ def test_t40_t42_t43_who_signs_is_given_a_token_that_slots_accept() -> None:
             assert (await master.ask(3, {1: text("p"), 2: message({2: token})})).code == 200
             await rules(cluster, {**RULES, "users": {"alice": "another", "bob": "b", "eve": "e"}})
             assert (await sends(broker, message({1: 0, 2: token}))).code == 415, "of another password"
+
+    asyncio.run(run())
+
+
+def test_clocks_that_were_set_back_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the actors were an hour fast: rules of flow hold nobody up for that hour, and who signs is known."""
+    fast_ms = 3_600_000
+
+    def time_ns() -> int:
+        return time.time_ns() + 1_000_000 * fast_ms
+
+    monkeypatch.setattr(deliveries, "time", SimpleNamespace(time_ns=time_ns, monotonic_ns=time.monotonic_ns))
+
+    async def run() -> None:
+        nonlocal fast_ms
+        async with topic_cluster(1) as cluster:
+            await cluster.create("orders", 1)
+            await cluster.until(cluster.settled)
+            master = await cluster.master()
+            broker = await cluster.client(brokers_in((await master.ask(1, producer(None))).texts(5))[1])
+            await rules(cluster, {"groups": {"g": [{"type": 3, "rule": [{"normFreqInMs": 50}]}]}}, "flow")
+            await cluster.until(lambda: bool(cluster.servers[0].access.flow.groups))
+            assert (await sends(broker, None)).code == 200
+            assert (await broker.register("g", "orders")).code == 200
+            assert (await broker.pull("g", "orders")).code == 200
+            fast_ms = 0
+            async with compat.timeout(10.0):
+                while (code := (await broker.pull("g", "orders")).code) == 452:
+                    pass
+            assert code == 404
+            await rules(cluster, RULES)
+            known = await master.ask(1, producer(signed("alice", "s3cret")))
+            assert known.code == 200
+            assert (await sends(broker, message({1: 0, 2: known.parts(6)[0].data(2)}))).code == 200
 
     asyncio.run(run())
 

@@ -24,6 +24,7 @@ from waltz_ray.topics.flow_rules import (
     protocol_text,
 )
 from waltz_ray.topics.flow_table import FlowTable, decode_flow_table, encode_flow_table
+from waltz_ray.topics.serving.deliveries import UnixClock
 
 OF_THE_PROTOCOL = (
     '[{"type":0,"rule":[{"start":"08:00","end":"17:59","dltInM":1024,"limitInM":20,"freqInMs":1000}]},'
@@ -266,3 +267,16 @@ def test_a_broken_rate_is_noticed(monkeypatch: pytest.MonkeyPatch, rule: str, br
     break_rule(monkeypatch, flow_control, rule, broken)
     with pytest.raises(AssertionError):
         rates_are_the_rules()
+
+
+def test_a_clock_that_was_set_back_goes_on_at_half_its_pace_until_it_is_right() -> None:
+    wall = passed = 10_000_000
+    clock = UnixClock(lambda: wall, lambda: passed)
+    assert clock() == 10_000_000
+    wall -= 1000
+    found = []
+    for _ in range(2100):
+        wall, passed = wall + 1, passed + 1
+        found.append(clock())
+    assert found == sorted(found)
+    assert (found[99], found[1999], found[-1]) == (10_000_050, 10_001_000, wall)

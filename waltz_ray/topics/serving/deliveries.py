@@ -26,7 +26,7 @@ from waltz_ray.topics.serving.batch_reading import read_batch, read_from_memory
 from waltz_ray.topics.serving.offsets import OffsetPlace, Offsets, OffsetsAway, TakenOffset
 from waltz_ray.topics.serving.slot_partition import SlotPartition
 
-__all__ = ["Deliveries", "GroupDelivery", "ConsumerRights", "UnixClock"]
+__all__ = ["ConsumerRights", "Deliveries", "GroupDelivery", "UnixClock", "unix_ms"]
 
 log = logging.getLogger(__name__)
 
@@ -51,16 +51,31 @@ class ConsumerRights(NamedTuple):
     filters: frozenset[str]
 
 
-class UnixClock:
-    """Milliseconds since 1970; never goes back."""
+def unix_ms() -> int:
+    """Milliseconds since 1970, as the system's clock has them: what clients show is compared with that."""
+    return time.time_ns() // 1_000_000
 
-    def __init__(self, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
-        self._now_ms = now_ms
-        self._last_ms = 0
+
+def passed_ms() -> int:
+    """Milliseconds, by a clock that nobody sets."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class UnixClock:
+    """Milliseconds since 1970; never goes back, and never stands still: leases end by it, and waits. Where the system's
+    clock was set back this one goes on at half its pace until that has caught up."""
+
+    def __init__(self, now_ms: Callable[[], int] = unix_ms, passed_ms: Callable[[], int] = passed_ms) -> None:
+        self._now_ms, self._passed_ms = now_ms, passed_ms
+        self._led_ms, self._led_at_ms = 0, passed_ms()  # when the system's clock was last not behind
 
     def __call__(self) -> int:
-        self._last_ms = max(self._last_ms, self._now_ms())
-        return self._last_ms
+        now_ms, passed = self._now_ms(), self._passed_ms()
+        least_ms = self._led_ms + (passed - self._led_at_ms) // 2
+        if now_ms < least_ms:
+            return least_ms
+        self._led_ms, self._led_at_ms = now_ms, passed
+        return now_ms
 
 
 class GroupDelivery:

@@ -48,7 +48,7 @@ from waltz_ray.topics.messages_producer import HeartRequestP2M, HeartResponseM2P
 from waltz_ray.topics.refusals import Refusal
 from waltz_ray.topics.rpc import FaultName, RpcCall, RpcFault
 from waltz_ray.topics.serving.client_owners import ClientOwners
-from waltz_ray.topics.serving.deliveries import UnixClock
+from waltz_ray.topics.serving.deliveries import unix_ms
 from waltz_ray.topics.texts import parse_condition
 from waltz_ray.topics.wire import TopicRequest, TopicResponse
 
@@ -102,7 +102,6 @@ class MasterPort:
         self.flow: Callable[[], FlowTable] = FlowTable
         self.granted: Callable[[str, TopicPartition, str, SlotPlace], Coroutine[Any, Any, None]] = _nobody_is_told
         """(group, partition, consumer, where its slot is): nobody else is to have it."""
-        self._unix_ms = UnixClock()
         self._ticker: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -151,7 +150,7 @@ class MasterPort:
         if not self.machine.leads:
             return KnownClient()
         access = self.access()
-        known = known_at_master(access, request.auth_info, self._unix_ms())
+        known = known_at_master(access, request.auth_info, unix_ms())
         if isinstance(known, Refusal):
             return known
         refused = self._owners.refused(request.client_id, known.user)
@@ -221,7 +220,7 @@ class MasterPort:
         self, request: MasterRequest, answer: ProducerAnswer | ConsumerAnswer, known: KnownClient
     ) -> MasterResponse:
         topics = topics_text(answer.topics, self._table.slots, self._max_message_bytes)
-        rights = authorized(self.access(), known, answer.topics, self._unix_ms())
+        rights = authorized(self.access(), known, answer.topics, unix_ms())
         renew = known.renew or None
         if isinstance(answer, ProducerAnswer):
             assert isinstance(request, RegisterRequestP2M | HeartRequestP2M)

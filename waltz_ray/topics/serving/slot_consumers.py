@@ -29,7 +29,7 @@ from waltz_ray.topics.refusals import Refusal
 from waltz_ray.topics.rpc import RpcFault
 from waltz_ray.topics.serving.client_owners import belongs_to_another
 from waltz_ray.topics.serving.connection_proofs import ConnectionProofs
-from waltz_ray.topics.serving.deliveries import ConsumerRights, GroupDelivery
+from waltz_ray.topics.serving.deliveries import ConsumerRights, GroupDelivery, unix_ms
 from waltz_ray.topics.serving.slot_duties import SlotDuties
 from waltz_ray.topics.serving.slot_partition import SlotPartition
 from waltz_ray.topics.wire import TopicResponse
@@ -73,7 +73,7 @@ class SlotConsumers:
         if delivery is None:
             return
         consumer, granting = request.client_id, delivery
-        access, now_ms = self._duties.access(), self._deliveries.now_ms()
+        access, now_ms = self._duties.access(), unix_ms()
         found = known_at_broker(access, request.auth_info, [request.topic_name], consumer, now_ms)
         known = KnownClient() if isinstance(found, Refusal) else found
         if self._is_anothers(delivery, consumer, known):
@@ -128,9 +128,7 @@ class SlotConsumers:
             if reply.code is not TopicCode.OK:
                 failures.append(str(texts.PartitionFailure(reply.code, place)))
 
-        known = known_at_broker(
-            self._duties.access(), request.auth_info, [], request.client_id, self._deliveries.now_ms()
-        )
+        known = known_at_broker(self._duties.access(), request.auth_info, [], request.client_id, unix_ms())
         for place in places:
             delivery = self.delivery(place.topic, place.partition_id, request.group_name)
             if isinstance(delivery, Refusal):

@@ -22,6 +22,7 @@ from waltz_ray.topics.produce_rules import message_of, why_no_message
 from waltz_ray.topics.refusals import Refusal
 from waltz_ray.topics.rpc import RpcCall, RpcFault
 from waltz_ray.topics.serving.connection_proofs import ConnectionProofs
+from waltz_ray.topics.serving.deliveries import unix_ms
 from waltz_ray.topics.serving.fates import AppendedMessage, MessageFate, MessageRefused, NotServed
 from waltz_ray.topics.serving.served_topic import ServedTopic
 from waltz_ray.topics.serving.slot_consumers import SlotConsumers
@@ -120,7 +121,7 @@ class SlotPort:
 
     def _known(self, request: TopicRequest) -> KnownClient | Refusal | None:
         """Who it is by what it shows; None: such a request shows nothing."""
-        access, now_ms = self._duties.access(), self._deliveries.now_ms()
+        access, now_ms = self._duties.access(), unix_ms()
         match request:
             case SendMessageRequestP2B(client_id, topic) | RegisterRequestC2B(_, client_id, _, topic):
                 return known_at_broker(access, request.auth_info, [topic], client_id, now_ms)
