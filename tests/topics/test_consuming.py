@@ -371,6 +371,38 @@ def test_t26_a_group_further_than_what_is_known_of_the_log_waits() -> None:
     asyncio.run(run())
 
 
+def test_who_has_read_more_than_is_known_of_the_log_keeps_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a move of the log's server, when the consumer's feed is back before the actor's."""
+    monkeypatch.setattr(slot_partition, "_SETTLED_S", 0.01)
+
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            numbers = await sent(broker, b"a")
+            await broker.register("g", "orders")
+            partition = found.nodes[0].topics["orders"].partitions[0]
+            await found.until(lambda: partition.end > numbers[0])
+            held: list[object] = []
+            folded = partition.fold._fold
+            partition.fold._fold = held.append  # type: ignore[method-assign, assignment]
+            with found.cluster.connect(space="orders") as client:
+                ends = [await asyncio.to_thread(client.append(0, b"\x02").result, 10) for _ in range(3)]
+
+            async def said(offset: int) -> int:
+                told = ProgressRequestC2B("one", "g", "orders", 0, offset, 0)
+                return (await asyncio.wait_for(broker.ask(*encode_request(told)), LIMIT_S)).code
+
+            assert await said(ends[-1] + 1) == TopicCode.UNAVAILABLE
+            assert await said(ends[-1] + 2) == TopicCode.BAD_REQUEST, "which is not in the log either"
+            assert found.offsets.items[KEY].offset <= numbers[0]
+            await found.until(lambda: sum(map(len, held)) >= 3)  # type: ignore[arg-type]
+            for batch in held:
+                folded(batch)  # type: ignore[arg-type]
+            assert await said(ends[-1] + 1) == TopicCode.OK
+            assert found.offsets.items[KEY].offset == ends[-1] + 1
+
+    asyncio.run(run())
+
+
 def test_what_was_trimmed_is_passed_over() -> None:
     async def run() -> None:
         async with one_slot() as (found, broker):

@@ -12,6 +12,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from waltz_ray.errors import DataUnavailable, InvalidInput, WaltzError
@@ -137,9 +138,16 @@ class GroupDelivery:
             lag_bytes = int(max(0, end - at) * self._partition.fold.tail.record_bytes)
             self.ask(lambda token: make(token, end, lag_bytes), told)
 
+        def behind(renewed: t.DeliveryReply) -> None:
+            text = "what was read is not known here yet: say it again"
+            told(replace(renewed, code=TopicCode.UNAVAILABLE, text=text) if renewed.code is TopicCode.OK else renewed)
+
         async def ask_later() -> None:
             await self._partition.settled(offset)
-            ask()
+            if offset > self._partition.end and await self._may_be_in_the_log(offset):
+                self.ask(lambda token: t.LeaseRenewed(token, consumer), behind)
+            else:
+                ask()
 
         if offset <= self._partition.end or self.machine.status().consumer != consumer:
             ask()
@@ -234,6 +242,14 @@ class GroupDelivery:
             raise DataUnavailable("the end of the log is not known here yet")
         text = "group %s is at %d of partition %d of topic %s, which ends at %d: restored from before? It goes on there"
         log.warning(text, self.group, taken.offset, self._partition.partition, self.topic, self._partition.end)
+
+    async def _may_be_in_the_log(self, offset: int) -> bool:
+        """Whether it is we who are behind, and not the log, as far as anybody can say."""
+        try:
+            return offset <= await self._partition.log_end()
+        except WaltzError as error:
+            log.info("partition %d of topic %s: %s", self._partition.partition, self.topic, error)
+            return True
 
     async def _store(self, number: int, offset: int, epoch: int) -> None:
         lost = self._lost_before + self.machine.status().lost
