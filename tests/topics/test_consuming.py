@@ -403,6 +403,33 @@ def test_who_has_read_more_than_is_known_of_the_log_keeps_the_partition(monkeypa
     asyncio.run(run())
 
 
+def test_t30_where_a_group_is_to_go_on_may_be_known_to_the_log_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_partition, "_SETTLED_S", 0.01)
+
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            numbers = await sent(broker, b"a")
+            partition = found.nodes[0].topics["orders"].partitions[0]
+            await found.until(lambda: partition.end > numbers[0])
+            held: list[object] = []
+            folded = partition.fold._fold
+            partition.fold._fold = held.append  # type: ignore[method-assign, assignment]
+            with found.cluster.connect(space="orders") as client:
+                ends = [await asyncio.to_thread(client.append(0, b"\x02").result, 10) for _ in range(3)]
+            waiting = await broker.register("g", "orders", offset=ends[-1] + 1)
+            assert (waiting.code, "not known here yet" in waiting.why) == (503, True)
+            assert (await broker.register("g", "orders", offset=ends[-1] + 2)).code == 400
+            await found.until(lambda: sum(map(len, held)) >= 3)  # type: ignore[arg-type]
+            monkeypatch.setattr(slot_partition, "_SETTLED_S", LIMIT_S)
+            taking = asyncio.ensure_future(broker.register("g", "orders", offset=ends[-1] + 1))
+            await found.until(lambda: bool(partition.fold._waiting))
+            for batch in held:
+                folded(batch)  # type: ignore[arg-type]
+            assert (await taking).number(4) == ends[-1] + 1
+
+    asyncio.run(run())
+
+
 def test_what_was_trimmed_is_passed_over() -> None:
     async def run() -> None:
         async with one_slot() as (found, broker):

@@ -110,15 +110,15 @@ class Delivery:
     def _begin(self, request: t.DeliveryRequest) -> None:
         self._work = work = DeliveryWork(request, self._lease.term)
         match request:
-            case t.PartitionWanted(_, consumer):
+            case t.PartitionWanted(_, consumer, _, asked):
                 if self._lease.holder not in (None, consumer):
                     text = f"consumer {self._lease.holder} has the partition: try again once it has let go"
                     self._finish(TopicCode.PARTITION_OCCUPIED, text)
                     return
                 self._let_go()  # of its own: it begins anew
-                self._orders.take(work)
-            case t.ResetAsked():
-                self._orders.take(work)
+                self._orders.take(work, asked)
+            case t.ResetAsked(_, asked):
+                self._orders.take(work, asked)
             case t.ProgressAsked():
                 self._go_on_reading(work, request)
             case _:

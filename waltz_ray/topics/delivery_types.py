@@ -238,9 +238,11 @@ DeliveryEvent = (
 
 @value()
 class TakeOffset:
-    """Read the stored offset, and raise its epoch by one, in one step. Ends in OffsetTaken or OffsetUnknown."""
+    """Read the stored offset, and raise its epoch by one, in one step. Ends in OffsetTaken or OffsetUnknown: also if
+    ``asked``, where the group is to go on (-1 = nobody says), is in the log and not known here yet."""
 
     number: int
+    asked: int = NO_OFFSET
 
 
 @value()

@@ -52,11 +52,11 @@ class DeliveryOrders:
         effects, self.effects = self.effects, []
         return effects
 
-    def take(self, work: DeliveryWork) -> None:
-        """The offset, with the next epoch."""
+    def take(self, work: DeliveryWork, asked: int) -> None:
+        """The offset, with the next epoch; ``asked``: where the group is to go on."""
         self._number += 1
         work.taking = self._number
-        self.effects.append(TakeOffset(work.taking))
+        self.effects.append(TakeOffset(work.taking, asked))
 
     def store(self, work: DeliveryWork, offset: int, epoch: int) -> None:
         """Where the group is now."""

@@ -193,8 +193,8 @@ class GroupDelivery:
             match effect:
                 case t.DeliveryReply():
                     self._replied(effect)
-                case t.TakeOffset(number):
-                    self._owner.spawn(self._take(number))
+                case t.TakeOffset(number, asked):
+                    self._owner.spawn(self._take(number, asked))
                 case t.StoreOffset(number, offset, epoch):
                     self._owner.spawn(self._store(number, offset, epoch))
                 case t.ReadBatch():
@@ -218,15 +218,17 @@ class GroupDelivery:
         partition = self._partition
         return OffsetPlace(self.group, self.topic, partition.partition, self._owner.actor, partition.epoch)
 
-    async def _take(self, number: int) -> None:
+    async def _take(self, number: int, asked: int) -> None:
         taken = await self._owner.offsets.take(self._place())
         if isinstance(taken, OffsetsAway):
             self.step(t.OffsetUnknown(number, taken.reason))
             return
         try:
             first = await self._partition.first()
-            await self._partition.settled()
+            await self._partition.settled(asked)
             await self._check_end(taken)
+            if asked > self._partition.end and await self._may_be_in_the_log(asked):
+                raise DataUnavailable(f"offset {asked} is not known here yet")
         except WaltzError as error:
             self.step(t.OffsetUnknown(number, str(error)))
             return
