@@ -118,3 +118,26 @@ def test_a_consumer_below_the_trim_mark_goes_on_and_its_loss_is_counted(monkeypa
             assert found.offsets.items[KEY].lost == 9
 
     asyncio.run(run())
+
+
+def test_a_loss_that_is_not_stored_yet_counts_also_when_the_consumer_registers_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tests.topics.actors.TAIL_BYTES", 1)
+
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            numbers = await sent(broker, *(b"%d" % number for number in range(4)))
+            await broker.register("g", "orders")
+            await found.until(lambda: found.nodes[0].topics["orders"].partitions[0].end > numbers[-1])
+            numbers += await sent(broker, b"4")  # a frame of its own, and the only one in memory
+            await asyncio.to_thread(found.cluster.trim, 0, numbers[4], "orders")
+            await asyncio.to_thread(found.cluster.move, found.cluster._store.spaces.get("orders").first)
+            assert await lag(found) == Behind(1, 5), "with the OWN before them"
+            assert await pulled(broker) == [b"4"]
+            assert found.offsets.items[KEY].lost == 0, "nothing was confirmed"
+            assert (await broker.register("g", "orders")).number(4) == numbers[4]
+            assert await lag(found) == Behind(1, 5)
+            assert found.offsets.items[KEY].lost == 5
+
+    asyncio.run(run())

@@ -232,7 +232,8 @@ class GroupDelivery:
         except WaltzError as error:
             self.step(t.OffsetUnknown(number, str(error)))
             return
-        self._lost_before = taken.lost - self.machine.status().lost
+        # What it has counted may not be stored yet: then the store has less than it had before, and not more.
+        self._lost_before = max(self._lost_before, taken.lost - self.machine.status().lost)
         self.step(t.OffsetTaken(number, taken.offset, taken.epoch, first, self._partition.end))
 
     async def _check_end(self, taken: TakenOffset) -> None:
