@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 
 from tests.cli.test_commands import run
+from tests.kv.fake_cluster import FakeKvCluster
 from waltz_ray.cli import topic
 from waltz_ray.config import ClientConfig
+from waltz_ray.errors import SpaceGone
+from waltz_ray.kv import KvClient
+from waltz_ray.topics.client.positions import positions
 
 
 class NoTopics:
@@ -103,3 +107,42 @@ def test_as_many_messages_are_asked_for_as_are_wanted(
     assert run("topic", "consume", "orders", "--group", "g", *options) == code
     assert there.asked == asked
     assert capfdbinary.readouterr().out.split() == [b"%d" % number for number in range(printed)]
+
+
+class ATopic(NoTopics):
+    """"orders" has one partition with ten messages; "gone" was deleted. ``offsets``: of groups."""
+
+    def __init__(self, items: KvClient) -> None:
+        super().__init__()
+        self.offsets = items
+
+    def items(self) -> KvClient:
+        return self.offsets
+
+    def partitions(self, name: str) -> int:
+        if name == "gone":
+            raise SpaceGone("space 'gone' was deleted")
+        return 1
+
+    def log(self, name: str) -> Any:
+        self.partitions(name)
+        return SimpleNamespace(
+            server_high_water_mark=lambda partition: 9,
+            first_id_at=lambda partition, when: 0,
+            read=lambda partition, first, end: [
+                SimpleNamespace(transaction_id=each, data=b"\x01") for each in range(first, end)
+            ],
+        )
+
+
+@pytest.mark.parametrize("group", ["a\nb", "", " ", "a:b", "a b"])
+def test_no_group_has_such_a_name(
+    group: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a line's end in it the name of its offset could not be read again."""
+    with FakeKvCluster(1) as cluster, KvClient(cluster.place()) as items:
+        there = ATopic(items)
+        monkeypatch.setattr(topic, "_Topics", lambda *place: there)
+        assert run("topic", "reset", group, "orders", "--to", "earliest", "--yes") == 1
+        assert "the group" in capsys.readouterr().err
+        assert not positions(items)

@@ -102,3 +102,6 @@ def test_names_and_bytes() -> None:
         offset_name("g" * 480, "orders", 0)
     with pytest.raises(BadPayload, match="no offset of a group"):
         decode_offset(b"")
+    for name in ("g", "g\norders", "g\norders\nx", "a\ng\norders\n0"):
+        with pytest.raises(BadPayload, match="no name of a group's offset"):
+            named_offset(name)

@@ -27,7 +27,7 @@ from waltz_ray.cli.common import (
 from waltz_ray.cli.connecting import ZooKeeperOption
 from waltz_ray.cli.moments import MOMENT_HELP, moment
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import InvalidInput, PartitionNotReady, VersionConflict
+from waltz_ray.errors import BadPayload, InvalidInput, PartitionNotReady, VersionConflict
 from waltz_ray.protocol.spaces import OFFSETS_SPACE
 from waltz_ray.small_files import read_small_file
 
@@ -342,7 +342,12 @@ def reset(
 ) -> None:
     """Set where a group goes on. Members that consume are sent away for a moment, and go on there."""
     from waltz_ray.topics.client.positions import GroupPlace, set_position
+    from waltz_ray.topics.texts import checked_group
 
+    try:
+        group = checked_group(group)
+    except BadPayload as error:
+        raise InvalidInput(str(error)) from None
     with _Topics(directory, cluster, address, zookeeper) as there:
         count, log, items = there.partitions(topic), there.log(topic), there.items()
         if partition is not None and partition >= count:

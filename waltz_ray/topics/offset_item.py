@@ -41,9 +41,13 @@ def offset_prefix(group: str, topic: str = "") -> str:
 
 
 def named_offset(name: str) -> tuple[str, str, int]:
-    """(group, topic, partition)."""
-    group, topic, partition = name.split("\n")
-    return group, topic, int(partition)
+    """(group, topic, partition). BadPayload if it is none of ours."""
+    try:
+        group, topic, partition = name.split("\n")
+        return group, topic, int(partition)
+    except ValueError:
+        what = f"{name[:60]!r} is no name of a group's offset: was something else written to its space?"
+        raise BadPayload(what) from None
 
 
 def encode_offset(item: OffsetItem) -> bytes:
