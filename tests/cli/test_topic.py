@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from waltz_ray.config import ClientConfig
 from waltz_ray.errors import SpaceGone
 from waltz_ray.kv import KvClient
 from waltz_ray.topics.client.positions import positions
+from waltz_ray.topics.offset_item import OffsetItem, encode_offset, offset_name
 
 
 class NoTopics:
@@ -110,7 +112,7 @@ def test_as_many_messages_are_asked_for_as_are_wanted(
 
 
 class ATopic(NoTopics):
-    """"orders" has one partition with ten messages; "gone" was deleted. ``offsets``: of groups."""
+    """Topic "orders" has one partition with ten messages; "gone" was deleted. ``offsets``: of groups."""
 
     def __init__(self, items: KvClient) -> None:
         super().__init__()
@@ -133,6 +135,22 @@ class ATopic(NoTopics):
                 SimpleNamespace(transaction_id=each, data=b"\x01") for each in range(first, end)
             ],
         )
+
+
+def test_lag_leaves_out_what_nobody_consumes_any_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Offsets stay when a topic is deleted; and members of bound groups could name partitions that there are not."""
+    with FakeKvCluster(1) as cluster, KvClient(cluster.place()) as items:
+        for topic_name, partition in (("gone", 0), ("orders", 0), ("orders", 7), ("orders", -1)):
+            items.set(offset_name("g", topic_name, partition), encode_offset(OffsetItem(4, 1, 1, 0)))
+        there = ATopic(items)
+        monkeypatch.setattr(topic, "_Topics", lambda *place: there)
+        assert run("topic", "lag", "--json") == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        assert (row["group"], row["topic"], row["partition"], row["lag"]) == ("g", "orders", 0, 6)
+        assert run("topic", "lag", "--topic", "gone") == 1, "which was asked for"
+        assert "was deleted" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("group", ["a\nb", "", " ", "a:b", "a b"])

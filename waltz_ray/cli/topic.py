@@ -27,7 +27,7 @@ from waltz_ray.cli.common import (
 from waltz_ray.cli.connecting import ZooKeeperOption
 from waltz_ray.cli.moments import MOMENT_HELP, moment
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import BadPayload, InvalidInput, PartitionNotReady, VersionConflict
+from waltz_ray.errors import BadPayload, InvalidInput, PartitionNotReady, SpaceGone, SpaceNotFound, VersionConflict
 from waltz_ray.protocol.spaces import OFFSETS_SPACE
 from waltz_ray.small_files import read_small_file
 
@@ -286,10 +286,15 @@ def lag(
     rows = []
     with _Topics(directory, cluster, address, zookeeper) as there:
         logs: dict[str, WaltzClient] = {}
+        counts: dict[str, int] = {}
         known = dict(positions(there.items(), group, topic))
         for each in stream or ():
             known.update(_stream_positions(there, each, topic))
         for place, item in sorted(known.items(), key=lambda one: one[0][::-1]) if stream else known.items():
+            if place.topic not in counts:
+                counts[place.topic] = there.partitions(place.topic) if topic else _partitions_left(there, place.topic)
+            if place.partition not in range(counts[place.topic]):  # nobody consumes it any more, or ever did
+                continue
             if place.topic not in logs:
                 logs[place.topic] = there.log(place.topic)
             log, partition = logs[place.topic], place.partition
@@ -303,6 +308,14 @@ def lag(
     for row in rows:
         table.add_row(*("-" if value == -1 else str(value) for value in row.values()))
     console().print(table)
+
+
+def _partitions_left(there: _Topics, topic: str) -> int:
+    """How many a topic has of which there are offsets; 0: it was deleted since, and they are still there."""
+    try:
+        return there.partitions(topic)
+    except (SpaceGone, SpaceNotFound):
+        return 0
 
 
 def _stream_positions(there: _Topics, checkpoint: Path, topic: str) -> dict[GroupPlace, OffsetItem]:
