@@ -42,6 +42,16 @@ def test_t30_it_starts_when_all_are_there() -> None:
     assert desk.counts() == [2, 2]
 
 
+def test_t30_an_offset_of_a_partition_that_there_is_not_is_refused() -> None:
+    """It would be stored for good, and that of a second partition of a slot for its first."""
+    desk = Desk(4)
+    for partition in (TopicPartition("t", 0), TopicPartition("t", 5), TopicPartition("t", 1, 3)):
+        refused = desk.refused("a", bound(offsets={ONE: 5, partition: 7}))
+        assert (refused.reason, str(partition) in refused.message) == (GroupRefusal.BAD_REQUEST, True)
+    wants = GroupTerms(frozenset({"t", "later"}), {}, bound(offsets={TopicPartition("later", 9): 1}).bound)
+    desk.joins("a", wants)
+
+
 def test_t30_it_begins_at_the_offsets_given_and_not_before_they_are_stored() -> None:
     desk = Desk(4)
     desk.joins("a", bound(offsets={ONE: 5, TWO: 7}))

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from waltz_ray.topics.groups.events import BoundTerms, GroupTerms
 from waltz_ray.topics.groups.limits import GroupLimits
+from waltz_ray.topics.groups.table import TopicTable
 
-__all__ = ["client_id_wrong", "names_wrong", "terms_wrong"]
+__all__ = ["client_id_wrong", "names_wrong", "offsets_wrong", "terms_wrong"]
 
 _CLIENT_ID = re.compile(r"[-_A-Za-z0-9.]+", re.ASCII)
 
@@ -57,4 +58,13 @@ def _bound_wrong(bound: BoundTerms, terms: GroupTerms, limits: GroupLimits) -> s
             return f"an offset of partition {partition!s:.100}, whose topic is not among the topics: leave it out"
         if offset < 0:
             return f"offset {offset} of partition {partition!s:.100}: take 0 or more"
+    return None
+
+
+def offsets_wrong(terms: GroupTerms, table: TopicTable) -> str | None:
+    """Of a bound group: that it begins in a partition which its topic, if that is known, has not."""
+    for partition in () if terms.bound is None else terms.bound.offsets:
+        if partition.topic in table.topics and not table.has(partition):
+            count = table.topics[partition.topic].partitions
+            return f"an offset of partition {partition!s:.100}: the topic has {count}, of brokers 1 to {count}, each 0"
     return None

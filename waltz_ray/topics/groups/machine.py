@@ -14,7 +14,7 @@ What keeps two consumers of a group from one partition:
 from __future__ import annotations
 
 from waltz_ray.topics.groups import rules
-from waltz_ray.topics.groups.checks import client_id_wrong, names_wrong, terms_wrong
+from waltz_ray.topics.groups.checks import client_id_wrong, names_wrong, offsets_wrong, terms_wrong
 from waltz_ray.topics.groups.effects import (
     ConsumerAnswer,
     Freeing,
@@ -233,6 +233,7 @@ class TopicMaster:
         )
         if wrong is None and len(event.reported) > self._limits.reported:
             wrong = f"{len(event.reported)} partitions reported: there may be {self._limits.reported} at the most"
+        wrong = wrong or offsets_wrong(event.terms, self._table)
         return None if wrong is None else (GroupRefusal.BAD_REQUEST, wrong)
 
     def _disagrees(self, event: ConsumerRegisters, out: list[MasterEffect]) -> tuple[GroupRefusal, str] | None:
