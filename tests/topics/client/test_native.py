@@ -807,6 +807,28 @@ def test_bad_input_is_refused_before_anything_is_sent() -> None:
     run(scene())
 
 
+def test_t48_a_message_is_as_long_as_its_topic_allows_attributes_and_all() -> None:
+    """So it is for slots: a longer one may not fit into what a foreign consumer takes, and it would get no further."""
+
+    def in_a_thread(world: TopicWorld) -> None:
+        with TopicClient(world.place, FAST) as client, client.producer() as producer:
+            producer.send("orders", bytes(990), attributes="abcdef")
+            with pytest.raises(InvalidInput, match="a message of 1001 bytes: 1000 are the most"):
+                producer.send("orders", bytes(990), attributes="abcdefg")
+
+    async def scene() -> None:
+        async with topic_world(max_message_bytes=1000) as world, world.client() as client:
+            producer = client.producer()
+            await producer.send("orders", bytes(990), attributes="abcdef")
+            with pytest.raises(InvalidInput, match="a message of 1001 bytes: 1000 are the most"):
+                await producer.send("orders", bytes(990), attributes="abcdefg")
+            with pytest.raises(InvalidInput, match="a message of 1001 bytes: 1000 are the most"):
+                await (await producer.begin("orders", bytes(990), attributes="abcdefg"))
+            await asyncio.to_thread(in_a_thread, world)
+
+    run(scene())
+
+
 def test_threads_do_the_same() -> None:
     async def scene() -> None:
         async with topic_world(partitions=2) as world:

@@ -19,7 +19,7 @@ from waltz_ray.errors import InvalidInput
 from waltz_ray.net.room import Room
 from waltz_ray.protocol.records import Int64s
 from waltz_ray.topics.client.arguments import checked_text
-from waltz_ray.topics.client.outgoing import MessageKey, SentMessage, Spread, record_of, records_of
+from waltz_ray.topics.client.outgoing import MessageKey, SentMessage, Spread, message_bytes, record_of, records_of
 from waltz_ray.topics.client.registering import ProducerRegistration
 from waltz_ray.topics.client.settings import TopicClientConfig
 from waltz_ray.topics.client.topic_logs import TopicLogs
@@ -89,7 +89,7 @@ class AsyncTopicProducer:
         """
         outlet = self._outlets.get(checked_text("a topic's name", topic)) or await self._outlet(topic)
         record, header = record_of(data, type, attributes, time, _SENDER, _now_ms())
-        checked_size(self._registration, topic, len(data))
+        checked_size(self._registration, topic, message_bytes(data, attributes))
         chosen = outlet.spread.choose(key, partition)
         return SentMessage(topic, chosen, await outlet.log.append(chosen, record, header))
 
@@ -108,13 +108,14 @@ class AsyncTopicProducer:
         calls."""
         await self._outlet(checked_text("a topic's name", topic))
         record_of(data, type, attributes, time, _SENDER, _now_ms())  # what cannot be sent is refused here
-        while not self._room.fits(len(data)):
+        size = message_bytes(data, attributes)
+        while not self._room.fits(size):
             if not self._room.used:
-                raise InvalidInput(f"a message of {len(data)} bytes is more than outstanding_bytes")
+                raise InvalidInput(f"a message of {size} bytes is more than outstanding_bytes")
             await self._wait_for_room()
         task = asyncio.get_running_loop().create_task(self.send(topic, data, type, key, partition, attributes, time))
         self._begun.add(task)
-        task.add_done_callback(lambda done: self._ended(done, len(data)))
+        task.add_done_callback(lambda done: self._ended(done, size))
         return task
 
     async def send_many(
