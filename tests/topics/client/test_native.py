@@ -341,6 +341,32 @@ def test_who_has_given_something_up_is_not_waited_for_when_the_partition_goes(mo
     run(scene())
 
 
+def test_nothing_is_given_out_of_a_partition_that_is_about_to_go() -> None:
+    """Whatever is said of pauses while the application deals with what it has: the next member is given the rest."""
+
+    async def scene() -> None:
+        async with (
+            topic_world(partitions=1) as world,
+            world.client() as client,
+            client.consumer("g", "orders") as consumer,
+        ):
+            producer = client.producer()
+            await producer.send("orders", b"a")
+            (batch,) = await pulled(consumer, 1)
+            (held,) = consumer._held.values()
+            leaving = asyncio.create_task(consumer._give_back(held.subscription, finish=True))
+            await producer.send("orders", b"b")
+            await world.until(lambda: bool(held._reads))
+            consumer.pause("orders", 0)
+            consumer.resume("orders", 0)
+            assert consumer._take(1000) is None
+            consumer.consumed(batch)
+            await leaving
+            assert world.offset("g", 0) == batch.end
+
+    run(scene())
+
+
 def test_t48_a_group_with_several_topics_and_members() -> None:
     async def scene() -> None:
         async with topic_world(partitions=4) as world, world.client() as client:

@@ -421,7 +421,7 @@ class AsyncTopicConsumer:
         async with self._moving[subscription]:
             held = self._held.get(subscription)
             if held is not None:
-                held.paused = True
+                held.leaving = True
                 await held.give_back(_LEAVE_S, finish)
                 self._forget(subscription)
 

@@ -82,6 +82,8 @@ class HeldPartition:
         self.topic = place.topic
         self.partition = place.broker.broker_id - 1
         self.paused = False
+        self.leaving = False
+        """It is about to be given back: nothing more is given out, whatever the application says of pauses."""
         self.lost: TopicRefused | None = None
         """Why the slot does not let us have it any more."""
         self.confirmed = self.end = -1
@@ -207,7 +209,8 @@ class HeldPartition:
     @property
     def ready(self) -> bool:
         """There is something that may be taken."""
-        return bool(self._reads) and not self.paused and self.lost is None and self._free.is_set()
+        held_up = self.paused or self.leaving or not self._free.is_set()
+        return bool(self._reads) and not held_up and self.lost is None
 
     def next_batch(self, most: int) -> MessageBatch | None:
         """What comes next, ``most`` transactions; None: nothing was wanted of what was read, or it was confirmed since
