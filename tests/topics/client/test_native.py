@@ -470,6 +470,38 @@ def test_t48_t44_filters_read_of_the_data_little_but_what_is_wanted() -> None:
     run(scene())
 
 
+def test_no_more_is_pulled_than_was_asked_for_also_of_some_types() -> None:
+    """Of a frame of headers what is wanted is read in pieces."""
+
+    async def scene() -> None:
+        async with (
+            topic_world(partitions=1) as world,
+            world.client() as client,
+            client.consumer("g", {"orders": ["new"]}) as consumer,
+        ):
+            await world.until(lambda: len(consumer.partitions) == 1)
+            producer = client.producer()
+            kinds = ("new", "new", "new", *["other"] * 8) * 4
+            sent = [await producer.begin("orders", b"%d" % n, type=kind) for n, kind in enumerate(kinds)]
+            offsets = [(await each).offset for each in sent]
+            (held,) = consumer._held.values()
+            await world.until(lambda: bool(held._reads) and held._reads[-1].end > offsets[-1])
+            assert any(len(read.records) > 1 for read in held._reads), "or there is nothing to be cut"
+            found: list[bytes] = []
+            while len(found) < 12:
+                batch = await consumer.pull(2)
+                assert batch is not None
+                assert 1 <= len(list(batch)) <= 2
+                found += [message.data for message in batch]
+                await consumer.confirm(batch)
+                following = [n for n, kind in enumerate(kinds) if kind == "new" and offsets[n] >= batch.end]
+                assert len(found) + len(following) == 12, "nothing is passed over"
+            assert found == [b"%d" % n for n, kind in enumerate(kinds) if kind == "new"]
+            await world.confirmed("g", 0, offsets[-1] + 1)
+
+    run(scene())
+
+
 def test_what_nobody_wants_is_passed_over_also_when_it_comes_before_a_confirm() -> None:
     async def scene() -> None:
         async with topic_world(partitions=1) as world, world.client() as client:

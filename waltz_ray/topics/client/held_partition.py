@@ -66,6 +66,20 @@ class _Read(NamedTuple):
     item: FeedItem
 
 
+def _cut(read: _Read, most: int) -> tuple[_Read, _Read | None]:
+    """The first ``most`` transactions of it, and the rest, with which the feed is told that it is used."""
+    taken: list[RecordBatch] = []
+    room = most
+    for number, records in enumerate(read.records):
+        if len(records) > room:
+            taken.append(records.slice(0, room))
+            rest = records.slice(room, len(records))
+            return _Read(tuple(taken), rest.first_id, None), read._replace(records=(rest, *read.records[number + 1 :]))
+        taken.append(records)
+        room -= len(records)
+    return read, None
+
+
 class HeldPartition:
     """In one event loop. ``changed``: there is something to take, or the partition is lost."""
 
@@ -215,12 +229,9 @@ class HeldPartition:
     def next_batch(self, most: int) -> MessageBatch | None:
         """What comes next, ``most`` transactions; None: nothing was wanted of what was read, or it was confirmed since
         it was taken back."""
-        read = self._reads.popleft()
-        if len(read.records) == 1 and len(read.records[0]) > most:
-            records = read.records[0]
-            rest = records.slice(most, len(records))
-            self._reads.appendleft(_Read((rest,), read.end, read.item))
-            read = _Read((records.slice(0, most),), rest.first_id, None)
+        read, rest = _cut(self._reads.popleft(), most)
+        if rest is not None:
+            self._reads.appendleft(rest)
         if self._feed is not None and read.item is not None:
             self._feed.used(read.item)
         batch = MessageBatch(self.topic, self.partition, read.records, read.end, self._own.types, self)
