@@ -69,6 +69,35 @@ def test_a_write_of_which_nothing_was_heard_is_found_again() -> None:
     over(work)
 
 
+@pytest.mark.parametrize("in_time", [True, False])
+def test_a_late_end_of_a_write_takes_nothing_from_who_has_taken_the_offset_since(in_time: bool) -> None:
+    """The slot has gone and come back to the same actor while the write was under way."""
+
+    async def work(_: FakeKvCluster, items: AsyncKvClient) -> None:
+        offsets = KvOffsets(items)
+        await offsets.take(MINE)
+        write, begun, late = offsets._write, asyncio.Event(), asyncio.Event()
+
+        async def held_up(name: str, item: OffsetItem, version: int) -> int | None:
+            offsets._write = write  # type: ignore[method-assign]
+            at = await write(name, item, version) if in_time else None
+            begun.set()
+            await late.wait()
+            return at if in_time else await write(name, item, version)
+
+        offsets._write = held_up  # type: ignore[method-assign]
+        storing = asyncio.create_task(offsets.store(MINE, 10, 1, 0))
+        await begun.wait()
+        taken = await offsets.take(MINE)
+        assert isinstance(taken, TakenOffset)
+        late.set()
+        assert await storing == in_time
+        assert await offsets.store(MINE, 12, taken.epoch, 0)
+        assert decode_offset(await items.get(NAME)).offset == 12
+
+    over(work)
+
+
 def test_nobody_is_there_to_ask() -> None:
     async def work(cluster: FakeKvCluster, items: AsyncKvClient) -> None:
         offsets = KvOffsets(items, timeout_s=0.2)

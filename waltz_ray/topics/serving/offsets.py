@@ -126,7 +126,8 @@ class KvOffsets:
             after = OffsetItem(before.offset, before.epoch + 1, place.slot_epoch, place.actor, before.lost)
             at = await self._write(name, after, version)
             if at is not None:
-                self._taken[name] = after.epoch, at
+                if after.epoch > self._taken.get(name, (0, ABSENT))[0]:
+                    self._taken[name] = after.epoch, at
                 return TakenOffset(None if after.offset < 0 else after.offset, after.epoch, after.lost)
         return OffsetsAway("others take it all the time")
 
@@ -137,13 +138,19 @@ class KvOffsets:
         for _ in range(_ATTEMPTS):
             at = await self._write(name, item, version)
             if at is not None:
-                self._taken[name] = item.epoch, at
+                if self._is_last(name, item.epoch):
+                    self._taken[name] = item.epoch, at
                 return True
             found, version = await self._read(name)  # of us, perhaps: a write of which nothing was heard
             if not is_taken_last(item.epoch, found.epoch):
                 break
-        self._taken.pop(name, None)
+        if self._is_last(name, item.epoch):
+            del self._taken[name]
         return False
+
+    def _is_last(self, name: str, epoch: int) -> bool:
+        """Whether we have not taken it again meanwhile: the slot may have gone, and come back."""
+        return self._taken.get(name, (0, ABSENT))[0] == epoch
 
     async def _read(self, name: str) -> tuple[OffsetItem, int]:
         entry = await self._items.get_item(name, timeout=self._timeout_s)
