@@ -841,6 +841,37 @@ def test_t26_a_batch_of_an_older_lease_is_not_confirmed() -> None:
     run(scene())
 
 
+def test_t29_who_begins_at_the_end_goes_on_where_the_group_is_when_it_has_the_partition_again() -> None:
+    """It would lose what came meanwhile, and what it had not confirmed."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer = client.producer()
+            await producer.send("orders", b"before")
+            async with client.consumer("g", "orders", start="end") as consumer:
+                await world.until(lambda: len(consumer.partitions) == 1)
+                await producer.send("orders", b"a")
+                (batch,) = await pulled(consumer, 1)
+                assert [message.data for message in batch] == [b"a"]
+                world.take_away("g", 0)
+                with pytest.raises(TopicRefused):
+                    await consumer.confirm(batch)
+                await producer.send("orders", b"b")
+                found = [message.data for each in await pulled(consumer, 2) for message in each]
+                assert found == [b"a", b"b"]
+                with pytest.raises(TopicRefused, match="not in the log"):
+                    await consumer.seek("orders", 0, 100)
+                again = [message.data for each in await pulled(consumer, 2) for message in each]
+                assert again == [b"a", b"b"], "it goes on where the group is"
+            async with client.consumer("g", "orders", start="end") as consumer:
+                await world.until(lambda: len(consumer.partitions) == 1)
+                await producer.send("orders", b"c")
+                (batch,) = await pulled(consumer, 1)
+                assert [message.data for message in batch] == [b"c"]
+
+    run(scene())
+
+
 def test_bad_input_is_refused_before_anything_is_sent() -> None:
     async def scene() -> None:
         async with topic_world(max_message_bytes=1000) as world, world.client() as client:

@@ -37,7 +37,7 @@ from waltz_ray.topics.codes import TopicCode
 from waltz_ray.topics.groups.events import RebalanceOp
 from waltz_ray.topics.messages import EventProto
 from waltz_ray.topics.rpc import RpcFault
-from waltz_ray.topics.texts import consumer_id
+from waltz_ray.topics.texts import consumer_id, parse_subscription
 from waltz_ray.topics.wire import TopicRequest, TopicResponse
 
 __all__ = ["AsyncTopicConsumer"]
@@ -77,6 +77,7 @@ class AsyncTopicConsumer:
         self._turn: deque[str] = deque()  # whose turn it is to be taken from
         self._given_up: deque[MessageBatch] = deque()  # and not taken back yet
         self._paused: set[tuple[str, int]] = set()
+        self._had: set[tuple[str, int]] = set()  # partitions that it has had: it has begun there
         self._moving: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # one at a time gets or gives it back
         self._something = asyncio.Event()
         self._hands: deque[_Hand] = deque()
@@ -398,6 +399,7 @@ class AsyncTopicConsumer:
                 if held is not None:
                     await held.stop()
                 return
+            self._had.add((held.topic, held.partition))
             self._hold(held)
             self._apply_pauses()
 
@@ -407,10 +409,11 @@ class AsyncTopicConsumer:
             self._turn.append(held.subscription)
 
     async def _new(self, subscription: str) -> HeldPartition:
-        wanted = self._wanted
-        topic = subscription.split("#")[2].rpartition(":")[0]
+        wanted, place = self._wanted, parse_subscription(subscription).place
+        topic = place.topic
+        start = "earliest" if (topic, place.broker.broker_id - 1) in self._had else wanted.start
         shown = self._membership.rights.for_slot
-        own = ConsumerSelf(self.client_id, wanted.group, wanted.topics[topic], _READ_STATUS[wanted.start], shown)
+        own = ConsumerSelf(self.client_id, wanted.group, wanted.topics[topic], _READ_STATUS[start], shown)
         return HeldPartition(subscription, own, await self._logs.of(topic), self._ask_slot, self._changed)
 
     async def _ask_slot(self, endpoint: Endpoint, request: TopicRequest) -> TopicResponse | RpcFault:

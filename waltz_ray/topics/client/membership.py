@@ -37,7 +37,8 @@ _HOST = "127.0.0.1"
 _SIGN_AGAIN = (TopicCode.UNAUTHORIZED, TopicCode.CERTIFICATE_FAILURE)
 
 GroupStart = Literal["earliest", "latest", "end"]
-"""Where a group begins: "earliest" and "latest" count for one that was nowhere yet; "end" skips what there is."""
+"""Where a group begins: "earliest" and "latest" count for one that was nowhere yet; "end" skips what there is when a
+consumer has a partition for the first time."""
 
 
 @dataclass(frozen=True)
