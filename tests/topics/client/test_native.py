@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FuturesTimeout  # in Python 3.10 it is not the builtin one
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -868,6 +869,31 @@ def test_t29_who_begins_at_the_end_goes_on_where_the_group_is_when_it_has_the_pa
                 await producer.send("orders", b"c")
                 (batch,) = await pulled(consumer, 1)
                 assert [message.data for message in batch] == [b"c"]
+
+    run(scene())
+
+
+@pytest.mark.parametrize("types", [(), ("new",)])
+def test_what_was_trimmed_before_it_was_read_is_counted(types: tuple[str, ...]) -> None:
+    """Also when the partition is taken anew for that."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client(replace(FAST, ahead_bytes=1)) as client:
+            producer, log = client.producer(), world.cluster.log
+            async with client.consumer("g", {"orders": types}) as consumer:
+                await world.until(lambda: len(consumer.partitions) == 1)
+                consumer.pause("orders", 0)
+                offsets = [(await producer.send("orders", bytes(5000), type="new")).offset for _ in range(20)]
+                await asyncio.to_thread(log.trim, 0, offsets[15], "orders")
+                await asyncio.to_thread(log.move, log._store.spaces.get("orders").first)  # it had them in memory
+                consumer.resume("orders", 0)
+                batches = await pulled(consumer, 5)
+                assert [message.offset for batch in batches for message in batch] == offsets[15:]
+                before = consumer.skipped()
+                assert before in (offsets[15], offsets[15] - offsets[0]), "whether the OWN before them was read or not"
+                await consumer.confirm(batches[-1])
+                await consumer.seek("orders", 0, "latest")
+                assert consumer.skipped() == before
 
     run(scene())
 

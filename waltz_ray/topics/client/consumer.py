@@ -78,6 +78,7 @@ class AsyncTopicConsumer:
         self._given_up: deque[MessageBatch] = deque()  # and not taken back yet
         self._paused: set[tuple[str, int]] = set()
         self._had: set[tuple[str, int]] = set()  # partitions that it has had: it has begun there
+        self._skipped = 0  # of those that it has not any more
         self._moving: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # one at a time gets or gives it back
         self._something = asyncio.Event()
         self._hands: deque[_Hand] = deque()
@@ -275,7 +276,7 @@ class AsyncTopicConsumer:
 
     def skipped(self) -> int:
         """Transactions that retention had let go of before this consumer could read them. For any thread."""
-        return sum(held.skipped for held in list(self._held.values()))
+        return self._skipped + sum(held.skipped for held in list(self._held.values()))
 
     def pause(self, topic: str, partition: int) -> None:
         """Give out nothing of it until ``resume``; it stays ours, also while it is another member's in between."""
@@ -404,6 +405,8 @@ class AsyncTopicConsumer:
             self._apply_pauses()
 
     def _hold(self, held: HeldPartition) -> None:
+        before = self._held.get(held.subscription)
+        self._skipped += 0 if before is None else before.skipped
         self._held[held.subscription] = held
         if held.subscription not in self._turn:  # it may have been forgotten while it was sought in
             self._turn.append(held.subscription)
@@ -436,7 +439,8 @@ class AsyncTopicConsumer:
                 self._spawn(held.stop())
 
     def _forget(self, subscription: str) -> None:
-        self._held.pop(subscription, None)
+        held = self._held.pop(subscription, None)
+        self._skipped += 0 if held is None else held.skipped
         if subscription in self._turn:
             self._turn.remove(subscription)
 

@@ -113,6 +113,7 @@ class HeldPartition:
         self._seen = -1  # what is below it has been fed
         self._wanted = -1  # what is below it is to be confirmed
         self._last = -1  # where the last batch with messages ended that was given
+        self._counted = -1  # what is below it and trimmed away is counted
         self._read_bytes = 0
         self._limited = False
         self._free = asyncio.Event()
@@ -292,6 +293,8 @@ class HeldPartition:
 
     def _fed(self, item: FeedItem) -> None:
         if isinstance(item, WaltzError):
+            if isinstance(item, Trimmed):  # and with it what was read and not given out: it is begun anew behind that
+                self._count_skipped(self._given, item.first_id)
             self._lose(TopicCode.INTERNAL_ERROR, f"the feed has ended: {item}")
         elif item is not None:
             batch = item[0]
@@ -301,11 +304,17 @@ class HeldPartition:
                 self._unread.put_nowait((batch, item))
 
     def _came(self, batch: RecordBatch, item: FeedItem) -> None:
-        if batch.first_id > self._seen:
-            self.skipped += batch.first_id - self._seen
+        self._count_skipped(self._seen, batch.first_id)
         self._seen = batch.end_id
         self._reads.append(_Read((batch,), batch.end_id, item))
         self._changed()
+
+    def _count_skipped(self, begin: int, end: int) -> None:
+        """What is in between is trimmed away."""
+        begin = max(begin, self._counted)
+        if begin < end:
+            self.skipped += end - begin
+            self._counted = end
 
     async def _read_wanted(self) -> None:
         """Of headers, the data of what may be wanted."""
@@ -323,7 +332,7 @@ class HeldPartition:
             try:
                 batch = await engine_of(self._source).rpc.read(self.partition, first, end, _PIECE_BYTES)
             except Trimmed as trimmed:
-                self.skipped += min(end, trimmed.first_id) - first
+                self._count_skipped(first, min(end, trimmed.first_id))
                 first = trimmed.first_id
                 continue
             except DataUnavailable as error:
