@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.topics.client.world import FAST, TopicWorld, topic_world
-from waltz_ray.errors import ClientClosed, InvalidInput
+from waltz_ray.errors import ClientClosed, InvalidInput, SpaceNotFound
 from waltz_ray.topics import BoundGroup, TopicClient
 from waltz_ray.topics.client.aio import subscription_of
 from waltz_ray.topics.client.arguments import checked_topics
@@ -89,6 +89,41 @@ def test_a_consumer_is_asked_for_what_it_cannot_do() -> None:
                 assert [m.data for m in batch] == [b"x"]
 
     asyncio.run(scene())
+
+
+def test_who_is_no_member_waits_for_nothing() -> None:
+    """Nothing would ever come; and who was closed does not join, or the group would wait for what it has."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            consumer = client.consumer("g", "orders")
+            for _ in range(2):
+                with pytest.raises(InvalidInput, match="no member of its group"):
+                    await consumer.pull()
+            with pytest.raises(InvalidInput, match="no member of its group"):
+                await anext(aiter(consumer))
+            async with consumer:
+                with pytest.raises(InvalidInput, match="joined its group already"):
+                    await consumer.start()
+            with pytest.raises(ClientClosed):
+                await consumer.start()
+            (server,) = world.cluster.servers.values()
+            assert server.groups() == []
+            missing = client.consumer("g", "missing")
+            with pytest.raises(SpaceNotFound):
+                await missing.start()
+            with pytest.raises(InvalidInput, match="no member of its group"):
+                await missing.pull()
+            await asyncio.to_thread(no_member_in_a_thread, world)
+
+    asyncio.run(scene())
+
+
+def no_member_in_a_thread(world: TopicWorld) -> None:
+    with TopicClient(world.place, FAST) as client:
+        consumer = client.consumer("g", "orders")
+        with pytest.raises(InvalidInput, match="no member of its group"):
+            consumer.pull()
 
 
 def test_what_was_closed_is_forgotten_and_sends_nothing() -> None:

@@ -45,6 +45,7 @@ __all__ = ["AsyncTopicConsumer"]
 log = logging.getLogger(__name__)
 
 _HOST = "127.0.0.1"
+_CLOSED = "the consumer is closed; make another one"
 _COUNTS = itertools.count(1)
 _LOOK_S = 2.0  # between two looks whether there is still a topic, of a consumer that has no partition
 _LEAVE_S = 2.0  # for the application to confirm what it has, of a partition that goes to another member
@@ -84,6 +85,7 @@ class AsyncTopicConsumer:
         self._hands: deque[_Hand] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: WaltzError | None = None
+        self._joining = False  # or it has joined
         self._closed = False
 
     # ---- life
@@ -95,11 +97,22 @@ class AsyncTopicConsumer:
 
     async def start(self) -> None:
         """Join the group. TopicRefused: the master says why not; PartitionNotReady: there is none in time;
-        SpaceNotFound, SpaceGone, InvalidInput: one of the topics is none; ZooKeeperUnreachable."""
-        self._loop = asyncio.get_running_loop()
-        await self._logs.check(self._wanted.topics)
-        await self._membership.register()
-        self._spawn(self._keep_beating())
+        SpaceNotFound, SpaceGone, InvalidInput: one of the topics is none, or it has joined already; ClientClosed;
+        ZooKeeperUnreachable."""
+        if self._closed:
+            raise ClientClosed(_CLOSED)
+        if self._joining:
+            raise InvalidInput("the consumer has joined its group already")
+        self._joining = True
+        try:
+            self._loop = asyncio.get_running_loop()
+            await self._logs.check(self._wanted.topics)
+            await self._membership.register()
+            self._spawn(self._keep_beating())
+        except BaseException:
+            self._joining = False
+            self._changed()
+            raise
 
     async def close(self) -> None:
         """Leave the group: what was given out and is not confirmed comes again, to somebody else. Idempotent."""
@@ -129,7 +142,7 @@ class AsyncTopicConsumer:
         (None: wait for ever). Those of a partition come in their order. ``confirm`` follows.
 
         TopicRefused: the master does not want us any more; SpaceGone: all topics have been deleted; ClientClosed;
-        InvalidInput: ``most`` is less than one.
+        InvalidInput: ``most`` is less than one, or it has not joined its group.
         """
         checked_most(most)
         try:
@@ -214,7 +227,9 @@ class AsyncTopicConsumer:
     def _take(self, most: int) -> MessageBatch | None:
         """What is next; None: there is nothing now. ClientClosed, TopicRefused."""
         if self._closed:
-            raise ClientClosed("the consumer is closed; make another one")
+            raise ClientClosed(_CLOSED)
+        if not self._joining:
+            raise InvalidInput("the consumer is no member of its group: use `with`, or start() first")
         failure = self._failure or self._membership.failure
         if failure is not None:
             raise failure
@@ -308,7 +323,7 @@ class AsyncTopicConsumer:
         """Read from ``offset``, or from where the group is (None), in place of ``held``."""
         async with self._moving[held.subscription]:
             if self._closed:
-                raise ClientClosed("the consumer is closed; make another one")
+                raise ClientClosed(_CLOSED)
             if self._held.get(held.subscription) is not held or held.lost is not None:
                 raise _lost(held.topic, held.partition)
             await held.stop()
