@@ -1184,6 +1184,32 @@ def test_t48_t45_rules_of_flow_hold_for_who_reads_the_log() -> None:
     run(scene())
 
 
+def test_t48_t45_who_has_to_wait_for_longer_than_a_lease_keeps_the_partition_and_confirms_meanwhile() -> None:
+    """Or what he has comes again and again, and never anything else."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=1, client_ms=1000) as world, world.client() as client:
+            await world.set_document("flow", '{"groups": {"slow": [{"type": 3, "rule": [{"normFreqInMs": 2000}]}]}}')
+            producer = client.producer()
+            await producer.send("orders", b"a")
+            async with client.consumer("slow", "orders") as consumer:
+                loop = asyncio.get_running_loop()
+                (batch,) = await pulled(consumer, 1)
+                begin_s = loop.time()
+                await producer.send("orders", b"b")
+                (held,) = consumer._held.values()
+                await world.until(lambda: not held._free.is_set())
+                await consumer.confirm(batch)
+                assert world.offset("slow", 0) == batch.end
+                assert loop.time() - begin_s < 1.9, "it does not wait for that"
+                (batch,) = await pulled(consumer, 1)
+                assert loop.time() - begin_s > 1.9
+                assert [message.data for message in batch] == [b"b"]
+                assert consumer._held[held.subscription] is held, "it was not lost"
+
+    run(scene())
+
+
 def test_t48_authorization_by_signature_and_tokens() -> None:
     async def scene() -> None:
         rules = '{"authenticate": true, "users": {"ann": "secret"}, "rights": [{"user": "ann", "topic": "orders", '

@@ -116,6 +116,7 @@ class HeldPartition:
         self._counted = -1  # what is below it and trimmed away is counted
         self._read_bytes = 0
         self._limited = False
+        self._wait_s = 0.0  # until more may be given out, as the slot said last
         self._free = asyncio.Event()
         self._free.set()
         self._report_now = asyncio.Event()
@@ -352,18 +353,19 @@ class HeldPartition:
         pauses = Backoff(first_s=0.05, longest_s=1.0)
         while self.lost is None and not self._stopped:  # it may be cancelled and only be told that a time is over
             with contextlib.suppress(TimeoutError):
-                async with compat.timeout(_REPORT_S):
+                async with compat.timeout(min(_REPORT_S, self._wait_s or _REPORT_S)):
                     await self._report_now.wait()
             self._report_now.clear()
-            wait_s = await self._report()
-            if wait_s is None:
+            again_s = await self._report()
+            if again_s is None:
                 pauses.reset()
             else:
                 self._report_now.set()
-                await asyncio.sleep(max(wait_s, pauses.next_s()))
+                await asyncio.sleep(max(again_s, pauses.next_s()))
 
     async def _report(self) -> float | None:
-        """Say how far we are. Seconds after which it is to be said again; None: all is well."""
+        """Say how far we are. Seconds after which it is to be said again; None: all is well. Rules of flow hold up what
+        is given out, and no report: it renews the lease, and confirms."""
         own, offset, read_bytes = self._own, self._wanted, self._read_bytes
         told = offset if offset > self.confirmed else -1
         request = ProgressRequestC2B(
@@ -385,10 +387,10 @@ class HeldPartition:
         self.end = answer.max_offset or self.end
         self._reported(max(self.confirmed, answer.curr_offset or 0))
         self._limited = bool(answer.limited)
-        if answer.min_limit_time:
+        self._wait_s = (answer.min_limit_time or 0) / 1000
+        if self._wait_s:
             self._free.clear()
-            return answer.min_limit_time / 1000
-        if not self._free.is_set():
+        elif not self._free.is_set():
             self._free.set()
             self._changed()
         return None
