@@ -36,6 +36,7 @@ from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.topics import (
     AsyncTopicConsumer,
+    BoundGroup,
     MessageBatch,
     TopicClient,
     TopicClientConfig,
@@ -47,6 +48,7 @@ from waltz_ray.topics.client import held_partition as held_partition_module
 from waltz_ray.topics.client.arguments import SeekTo
 from waltz_ray.topics.client.outgoing import Spread
 from waltz_ray.topics.codes import TopicCode
+from waltz_ray.topics.groups.events import SteppedDown, TookOver
 from waltz_ray.topics.rpc import RpcFault
 from waltz_ray.topics.wire import TopicRequest, TopicResponse
 
@@ -609,8 +611,6 @@ def test_a_server_that_is_behind_is_asked_again_after_a_pause(monkeypatch: pytes
 
 def test_t48_bound_consume_begins_at_given_offsets() -> None:
     async def scene() -> None:
-        from waltz_ray.topics import BoundGroup
-
         async with topic_world(partitions=2) as world, world.client() as client:
             producer = client.producer()
             sent = [
@@ -624,6 +624,29 @@ def test_t48_bound_consume_begins_at_given_offsets() -> None:
                 async with two:
                     batches = await pulled(one, 3) + await pulled(two, 3)
                     assert [m.data for b in batches for m in b] == [b"7", b"8", b"9"] * 2
+
+    run(scene())
+
+
+def test_t30_a_bound_group_goes_on_where_it_is_under_a_master_that_knows_nothing_of_it() -> None:
+    """Also if none of its members has a partition just then, as when all actors were started anew."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer = client.producer()
+            offsets = [(await producer.send("orders", b"%d" % n)).offset for n in range(4)]
+            bound = BoundGroup("key", 1, {("orders", 0): offsets[1]})
+            async with client.consumer("g", "orders", bound=bound) as consumer:
+                (batch,) = await pulled(consumer, 3)
+                await consumer.confirm(batch)
+                (held,) = consumer._held.values()
+                (server,) = world.cluster.servers.values()
+                held._lose(TopicCode.HB_NO_NODE, "its slot was started anew")
+                server.master.step(SteppedDown())
+                server.master.step(TookOver(99, 0))
+                await producer.send("orders", b"new")
+                (batch,) = await pulled(consumer, 1)
+                assert [message.data for message in batch] == [b"new"]
 
     run(scene())
 

@@ -90,6 +90,7 @@ class GroupMembership:
         self._masters, self._config, self._wanted, self._reported = masters, config, wanted, reported
         self._orders = OrderBook()
         self._registered = False
+        self._not_allocated: bool | None = None  # what the master has said last of the group, told to who leads next
         self._beat_now = asyncio.Event()
 
     async def register(self) -> None:
@@ -99,6 +100,7 @@ class GroupMembership:
             assert isinstance(answer, RegisterResponseM2C)
             if answer.success:
                 self._registered = True
+                self._not_allocated = answer.not_allocated
                 self._orders = OrderBook()
                 self.rights.adopt(answer.authorized_info)
                 return
@@ -123,6 +125,7 @@ class GroupMembership:
             None if bound is None else bound.key,
             None if bound is None else bound.members,
             None if bound is None else required_partitions_text(offsets),
+            not_allocated=self._not_allocated,
             select_big=None if bound is None else bound.largest,
             auth_info=self.rights.for_master(),
         )
@@ -151,6 +154,7 @@ class GroupMembership:
         assert isinstance(answer, HeartResponseM2C)
         if answer.success:
             self.failure = None
+            self._not_allocated = answer.not_allocated
             self.rights.adopt(answer.authorized_info, answer.require_auth)
             if answer.event is not None and self._orders.take(answer.event):
                 return answer.event
