@@ -12,7 +12,7 @@ import pytest
 
 from tests.topics.actors import TopicActors, actors
 from tests.topics.foreign_client import ForeignFault, crc
-from waltz_ray.errors import SpaceGone, WaltzError
+from waltz_ray.errors import CoordinationError, SpaceGone, WaltzError
 from waltz_ray.protocol.arrangement import arrange, first_table
 from waltz_ray.protocol.ownership_types import UnitPlace, UnitTable
 from waltz_ray.topics.access import TopicAccess
@@ -406,5 +406,25 @@ def test_what_waits_for_news_of_rights_is_not_overtaken() -> None:
             assert [(await each).code for each in (registered, left, sent)] == [200, 200, 200]
             assert (await broker.register("g", "orders", "another")).code == 200, "nobody has it"
             assert not found.nodes[0].gateways[1]._shared.port._looking  # type: ignore[attr-defined]
+
+    asyncio.run(run())
+
+
+def test_who_is_not_known_is_answered_also_when_zookeeper_is_away() -> None:
+    async def run() -> None:
+        async with actors(1) as found:
+            await found.create("orders", 1)
+            found.arrange(lambda slot: 0, 1)
+            await found.until_served(1)
+            duties = found.nodes[0].duties
+
+            async def away() -> None:
+                raise CoordinationError("ZooKeeper is away")
+
+            access = TopicAccess(AccessRules(authenticate=True))
+            duties.access, duties.access_again = lambda: access, away
+            broker = await found.broker(1)
+            for asked in (broker.produce("orders", b"x"), broker.register("g", "orders")):
+                assert (await asyncio.wait_for(asked, 10.0)).code == 401
 
     asyncio.run(run())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 
+from waltz_ray.errors import CoordinationError
 from waltz_ray.topics.access import KnownClient, known_at_broker, refused_topics
 from waltz_ray.topics.codes import BrokerOperation, TopicCode
 from waltz_ray.topics.lease_ending import OTHERS_END, is_from_a_master
@@ -31,6 +33,8 @@ from waltz_ray.topics.serving.slot_partition import SlotPartition
 from waltz_ray.topics.wire import TopicRequest, TopicResponse
 
 __all__ = ["SlotPort"]
+
+log = logging.getLogger(__name__)
 
 _MAY_BE_BEHIND = (TopicCode.UNAUTHORIZED, TopicCode.CERTIFICATE_FAILURE)
 
@@ -95,14 +99,21 @@ class SlotPort:
                 await before.wait()
             refused = self._refused(request, connection)
             if self._may_be_behind(refused):
-                assert self._duties.access_again is not None
-                await self._duties.access_again()
+                await self._look_at_rights()
                 refused = self._refused(request, connection)
             self._decided(request, refused, connection, answer)
         finally:
             looked.set()
             if self._looking.get(connection) is looked:
                 del self._looking[connection]
+
+    async def _look_at_rights(self) -> None:
+        """Where that is not possible now, what is known holds: who waits has to be answered."""
+        assert self._duties.access_again is not None
+        try:
+            await self._duties.access_again()
+        except CoordinationError as error:
+            log.info("slot %d: whether rights are others by now is not known: %s", self._slot, error)
 
     def _refused(self, request: TopicRequest, connection: int) -> Refusal | None:
         """Why the client may not: who sends or registers shows tokens, who pulls has registered."""
