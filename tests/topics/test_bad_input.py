@@ -72,6 +72,8 @@ def test_what_there_is_not_is_refused_and_leaves_nothing() -> None:
             await refused(one.register("g", "orders", LONG), 400)
             await refused(one.register(LONG, "orders"), 400)
             await refused(one.register("g", "orders", "a b"), 400)
+            await refused(one.register(" g", "orders"), 400, "without # : , @ = or blanks")
+            await refused(master.ask(4, consumer(" g")), 400, "without # : , @ = or blanks")
             await refused(one.register("g", "orders", filters=list(map(str, range(501)))), 400, "501 filters")
             await refused(one.register("g", "orders", out=True), 411, "does not have the partition")
             await refused(one.pull("nobody", "orders"), 411, "nobody of group nobody has the partition: register first")

@@ -234,10 +234,13 @@ def checked_client_id(text: str) -> str:
 
 
 def checked_group(text: str) -> str:
-    """A group's name itself. BadPayload if it cannot be one."""
+    """A group's name itself, blanks around it and all: later requests have it as it is. BadPayload if it cannot be
+    one."""
     if len(text) > MAX_CLIENT_ID:
         raise BadPayload(f"a group's name of {len(text)} characters, {MAX_CLIENT_ID} are the most")
-    return _part(text, "the group", text)
+    if not text or _MEANT.search(text):
+        raise BadPayload(f"the group is {_shown(text)}: it is to be a name without # : , @ = or blanks")
+    return text
 
 
 def _no_client_id(text: str) -> str:
