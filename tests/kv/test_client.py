@@ -646,7 +646,8 @@ def test_a_lock_that_was_got_before_its_answer_was_lost_is_had_no_longer_than_it
     kv.set("leader", 1)  # connected
     actor = cluster.actors[cluster.owner(b"leader")]
     actor.faults.append("after")
-    handle, sent = actor.handle, []
+    handle = actor.handle
+    sent: list[int] = []
 
     def handle_later(writer: Any, opcode: int, message_id: int, payload: bytes) -> None:
         if opcode == Opcode.LOCK_NATIVE:
