@@ -38,8 +38,8 @@ class Broker:
 
 
 class Consumer:
-    """Sends one request at a time, and says consumed only of what it has been given. ``reader``: it reads the log
-    itself, and says how far it is."""
+    """Sends one request at a time, or another one behind a pull, and says consumed only of what it has been given.
+    ``reader``: it reads the log itself, and says how far it is."""
 
     def __init__(self, name: str, manual: bool, broker: Broker, reader: bool = False) -> None:
         self.name = name
@@ -79,7 +79,8 @@ class DeliveryWorld:
         self.said: set[int] = set()
         self.excused: set[int] = set()
         self.safe: set[int] = set()
-        self.seen = dict.fromkeys(("delivered", "again", "fenced", "unknown", "lost", "occupied", "trimmed", "read"), 0)
+        kinds = ("delivered", "again", "fenced", "unknown", "lost", "occupied", "trimmed", "read", "hurried")
+        self.seen = dict.fromkeys(kinds, 0)
 
     def new_consumer(self, name: str) -> Consumer:
         kind = self.chance.random()
@@ -142,6 +143,8 @@ class DeliveryWorld:
         if consumer.token:
             if chance < 0.1:  # it waits no longer
                 consumer.token, consumer.confused, consumer.said = 0, True, []
+            elif chance < 0.3:
+                self.hurry(consumer)
             return
         if chance < 0.02:
             self.consumers.remove(consumer)  # killed, and started again: it has another name then
@@ -180,6 +183,21 @@ class DeliveryWorld:
             self.say(consumer, consumed)
             consumer.confused = False
         self.ask(consumer, broker, t.PullAsked(self.token(), consumer.name, consumed, consumer.manual))
+
+    def hurry(self, consumer: Consumer) -> None:
+        """While it waits for a pull it asks for something else, and says consumed of what it had before."""
+        if consumer.confused or not isinstance(self.requests[consumer.token][1], t.PullAsked):
+            return
+        self.seen["hurried"] += 1
+        said = [*consumer.said, *consumer.held]
+        self.say(consumer, True)
+        consumer.said = said
+        if self.chance.random() < 0.2:
+            self.ask(consumer, consumer.broker, t.PartitionGivenBack(self.token(), consumer.name, True))
+        elif consumer.manual:
+            self.ask(consumer, consumer.broker, t.ConfirmAsked(self.token(), consumer.name, True))
+        else:
+            self.ask(consumer, consumer.broker, t.PullAsked(self.token(), consumer.name, True, False))
 
     def read_on(self, consumer: Consumer, broker: Broker) -> None:
         """Some of the log, or a word on what was read so far."""
