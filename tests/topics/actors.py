@@ -32,6 +32,10 @@ class MemoryOffsets:
         self.items: dict[tuple[str, str, int], OffsetItem] = {}
         self.away = False
 
+    @property
+    def trouble(self) -> str:
+        return "it is away" if self.away else ""
+
     def _look(self, place: OffsetPlace) -> tuple[tuple[str, str, int], OffsetItem]:
         key = place.group, place.topic, place.partition
         return key, self.items.get(key, OffsetItem(-1, 0, 0, 0))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.kv.fake_cluster import FakeKvCluster
-from waltz_ray.errors import BadPayload, InvalidInput
+from waltz_ray.errors import BadPayload, InvalidInput, KvNotReady
 from waltz_ray.kv import AsyncKvClient
 from waltz_ray.kv.routing import fnv1a_32
 from waltz_ray.topics.offset_item import OffsetItem, decode_offset, encode_offset, named_offset, offset_name
@@ -67,6 +67,36 @@ def test_a_write_of_which_nothing_was_heard_is_found_again() -> None:
         assert decode_offset(await items.get(NAME)).offset == 12
 
     over(work)
+
+
+def test_it_says_that_no_group_can_begin_or_confirm_until_one_can_or_nobody_tries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+
+    async def work(_: FakeKvCluster, items: AsyncKvClient) -> None:
+        offsets, loop = KvOffsets(items), asyncio.get_running_loop()
+        await offsets.take(MINE)
+        told.append(offsets.trouble)
+
+        async def fails(*_: object, **__: object) -> None:
+            raise KvNotReady("nobody serves it")
+
+        with monkeypatch.context() as away:
+            away.setattr(items, "get_item", fails)
+            assert isinstance(await offsets.take(MINE), OffsetsAway)
+        told.append(offsets.trouble)
+        with monkeypatch.context() as later:
+            now = loop.time() + 31
+            later.setattr(loop, "time", lambda: now)
+            told.append(offsets.trouble)
+        told.append(offsets.trouble)
+        assert isinstance(await offsets.take(MINE), TakenOffset)
+        told.append(offsets.trouble)
+
+    over(work)
+    why = "no group can begin or confirm: nobody serves it"
+    assert told == ["", why, "", why, ""], "at first, then, when nobody has tried since, in time, and in the end"
 
 
 @pytest.mark.parametrize("in_time", [True, False])

@@ -147,6 +147,9 @@ def test_what_a_bug_has_ended_does_not_look_as_if_it_served(monkeypatch: pytest.
             assert not said.serving
             assert said.reason.startswith("slots are left as they are: TypeError('a bug')")
             server.node.broken = ""
+            cluster.offsets.away = True
+            assert server.status().reason == "it is away", "no group can begin or confirm"
+            cluster.offsets.away = False
 
             async def ends() -> None:
                 raise TypeError("another")

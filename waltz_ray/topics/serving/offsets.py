@@ -7,10 +7,11 @@ after the next one.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from waltz_ray.errors import WaltzError
+from waltz_ray.errors import KvNotReady, KvUnknownFate, WaltzError
 from waltz_ray.kv import ABSENT, AsyncKvMap
 from waltz_ray.topics.offset_item import OffsetItem, decode_offset, encode_offset, offset_name
 
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 _ATTEMPTS = 8
+_TROUBLE_S = 30.0  # who was refused has come again by then
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,11 @@ def is_older_owner(slot_epoch: int, found: int) -> bool:
 class Offsets(Protocol):
     """What a slot needs of it."""
 
+    @property
+    def trouble(self) -> str:
+        """Why no group could begin or confirm when one last tried to, a short while ago; "" = it could."""
+        ...
+
     async def take(self, place: OffsetPlace) -> TakenOffset | OffsetsAway:
         """Read the offset and raise its epoch, in one step."""
         ...
@@ -92,19 +99,35 @@ class KvOffsets:
         self._items = items
         self._timeout_s = timeout_s
         self._taken: dict[str, tuple[int, int]] = {}  # name -> the epoch it was taken with, and the version it is at
+        self._failed: tuple[str, float] | None = None  # why, and when by the loop's clock
+
+    @property
+    def trouble(self) -> str:
+        if self._failed is None or asyncio.get_running_loop().time() > self._failed[1] + _TROUBLE_S:
+            return ""
+        return f"no group can begin or confirm: {self._failed[0]}"
 
     async def take(self, place: OffsetPlace) -> TakenOffset | OffsetsAway:
         try:
-            return await self._take(place, offset_name(place.group, place.topic, place.partition))
+            taken = await self._take(place, offset_name(place.group, place.topic, place.partition))
         except WaltzError as error:
-            return OffsetsAway(str(error))
+            return self._away(error)
+        self._failed = None
+        return taken
 
     async def store(self, place: OffsetPlace, offset: int, epoch: int, lost: int) -> bool | OffsetsAway:
         item = OffsetItem(offset, epoch, place.slot_epoch, place.actor, lost)
         try:
-            return await self._store(offset_name(place.group, place.topic, place.partition), item)
+            stored = await self._store(offset_name(place.group, place.topic, place.partition), item)
         except WaltzError as error:  # KvUnknownFate among them: the next write is made on what is there
-            return OffsetsAway(str(error))
+            return self._away(error)
+        self._failed = None
+        return stored
+
+    def _away(self, error: WaltzError) -> OffsetsAway:
+        if isinstance(error, KvNotReady | KvUnknownFate):  # not what is wrong with one offset alone
+            self._failed = str(error), asyncio.get_running_loop().time()
+        return OffsetsAway(str(error))
 
     async def put(self, group: str, topic: str, partition: int, offset: int) -> str:
         try:

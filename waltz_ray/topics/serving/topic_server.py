@@ -216,6 +216,7 @@ class TopicServer:
             or self.failure
             or node.failure
             or self.access.problem
+            or self._offsets.trouble
             or (f"topic {missing[0]} is being opened" if missing else "")
             or (
                 f"slot {unserved[0].rpartition('/')[2]} of topic {unserved[0].rpartition('/')[0]} is being opened"
