@@ -661,6 +661,32 @@ def test_a_lock_that_was_got_before_its_answer_was_lost_is_had_no_longer_than_it
         assert [type(each) for each in actor.seen].count(Renew) == 1
 
 
+def test_a_lock_whose_lease_was_over_before_its_answer_came_is_waited_for_anew(
+    cluster: FakeKvCluster, kv: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, passed = KvEngine.now, [0.0]
+    monkeypatch.setattr(KvEngine, "now", lambda engine: now(engine) + passed[0])
+    kv.set("leader", 1)  # connected
+    actor = cluster.actors[cluster.owner(b"leader")]
+    handle, over = actor.handle, iter([True])
+
+    def handle_later(writer: Any, opcode: int, message_id: int, payload: bytes) -> None:
+        if opcode == Opcode.LOCK_NATIVE:
+            passed[0] += 4.0  # on its way
+        elif opcode == Opcode.RENEW and next(over, False):
+            cluster.state.locks.clear()
+        handle(writer, opcode, message_id, payload)
+
+    monkeypatch.setattr(actor, "handle", handle_later)
+    with pytest.raises(KvLockTaken), kv.lock("leader", lease=6, wait=1):
+        pass
+    over = iter([True])
+    with kv.lock("leader", lease=6, wait=60) as lock:
+        assert not lock.lost
+    asked = [each for each in actor.seen if isinstance(each, LockNative)]
+    assert len({each.sequence for each in asked}) == len(asked) == 3
+
+
 def test_a_lease_is_renewed_while_it_is_had(cluster: FakeKvCluster, make: MakeKv, kv: Any) -> None:
     other = make()
     with kv.lock("leader", lease=0.5) as lock:

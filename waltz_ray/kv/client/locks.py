@@ -125,30 +125,30 @@ class AsyncKvLock:
         return f"its lease of {self.lease_s:g} s was not renewed in time"
 
     async def _take(self, engine: KvEngine) -> tuple[int, float]:
-        """The code, and until when it is ours."""
-        begun_s = engine.now()
+        """The code, and until when it is ours. KvLockTaken."""
+        end_s = engine.now() + self.wait_s
+        while True:
+            begun_s = engine.now()
+            reply = await self._wait_for_it(engine, end_s)
+            if not isinstance(reply, DataLock):
+                raise KvLockTaken(str(self.name), self.wait_s)
+            # No earlier than it was asked for first, of which the answer may be lost: an actor says so again, whatever
+            # is left of it. Who has waited for it has got it later, so the lease is begun anew.
+            if (asked_s := engine.now()) < begun_s + self.lease_s / 3:
+                return reply.code, begun_s + self.lease_s
+            renewing = self._renewal(engine, reply.code)
+            if isinstance(await self._asked(engine, renewing, "renewing lock", engine.config.timeout_s), DataLock):
+                return reply.code, asked_s + self.lease_s
+            if engine.now() >= end_s:
+                raise KvLockTaken(str(self.name), self.wait_s)
 
+    async def _wait_for_it(self, engine: KvEngine, end_s: float) -> DataLock | Fail | Ack:
         def make(left_s: float, sequence: int, settled: int) -> Command:
-            wait_s = max(0.0, begun_s + self.wait_s - engine.now())
-            return LockNative(self._raw, engine.numbers.client, sequence, settled, self._lease_ms, round(wait_s * 1000))
+            wait_ms = round(1000 * max(0.0, end_s - engine.now()))
+            return LockNative(self._raw, engine.numbers.client, sequence, settled, self._lease_ms, wait_ms)
 
-        limit_s = min(MOST_TIMEOUT_S, self.wait_s + engine.config.timeout_s)
-        reply = await self._asked(engine, make, "locking", limit_s)
-        if not isinstance(reply, DataLock):
-            raise KvLockTaken(str(self.name), self.wait_s)
-        # No earlier than it was asked for first, of which the answer may be lost: an actor says so again, whatever is
-        # left of it. Who has waited for it has got it later.
-        if engine.now() >= begun_s + self.lease_s / 3:
-            return reply.code, await self._until(engine, reply.code)
-        return reply.code, begun_s + self.lease_s
-
-    async def _until(self, engine: KvEngine, code: int) -> float:
-        """Begin the lease anew; until when it is ours. KvLockTaken: it has run out already."""
-        sent_s = engine.now()
-        reply = await self._asked(engine, self._renewal(engine, code), "renewing lock", engine.config.timeout_s)
-        if not isinstance(reply, DataLock):
-            raise KvLockTaken(str(self.name), self.wait_s)
-        return sent_s + self.lease_s
+        limit_s = min(MOST_TIMEOUT_S, max(0.0, end_s - engine.now()) + engine.config.timeout_s)
+        return await self._asked(engine, make, "locking", limit_s)
 
     async def _renew(self, engine: KvEngine, code: int) -> None:
         """Until it is lost or released."""
