@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from tests.kv.plain_fold import assert_equal
@@ -382,6 +383,38 @@ def test_damage_that_is_met_later_ends_it_and_then_it_is_begun_anew(tmp_path: Pa
     assert (state.mark, list(state.items())) == (-1, [])
     state.apply([(0, record(0))])
     state.close()
+
+
+def refuse_to_open(patch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise lmdb.DiskError("No space left on device")
+
+    patch.setattr(lmdb, "open", full)
+
+
+def test_a_full_disk_when_it_is_begun_anew_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = in_file(tmp_path)
+    with monkeypatch.context() as patch:
+        refuse_to_open(patch)
+        with pytest.raises(ProjectionFailed, match=r"cannot be begun anew: .*No space left"):
+            state.reset()
+    state.close()
+    in_file(tmp_path).close()
+
+
+def test_what_cannot_be_read_and_not_be_begun_anew_is_not_kept_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+
+        def unreadable(state: LmdbState) -> None:
+            refuse_to_open(patch)
+            raise lmdb.CorruptedError("a page is none")
+
+        patch.setattr(LmdbState, "_begin", unreadable)
+        with pytest.raises(ProjectionFailed, match="cannot be begun anew"):
+            in_file(tmp_path)
+    in_file(tmp_path).close()
 
 
 def test_a_second_opener_is_refused(tmp_path: Path) -> None:

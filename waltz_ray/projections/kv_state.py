@@ -106,9 +106,10 @@ class LmdbState(TableState):
         self._marks = FoldMarks()
         self._clients = Clients()
         try:
-            self._begin()
-        except (lmdb.Error, struct.error):  # it was opened, and more cannot be read of it
-            self.reset()
+            self._begin_at_all()
+        except BaseException:
+            self._file.close()
+            raise
 
     @property
     def tables(self) -> Tables:
@@ -159,6 +160,12 @@ class LmdbState(TableState):
     def close(self) -> None:
         self._looked_at = None
         self._file.close()
+
+    def _begin_at_all(self) -> None:
+        try:
+            self._begin()
+        except (lmdb.Error, struct.error):  # it was opened, and more cannot be read of it
+            self.reset()
 
     def _begin(self) -> None:
         self._databases = {table: self._file.database(name) for table, name in _NAMES.items()}

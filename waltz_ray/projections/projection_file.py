@@ -121,11 +121,16 @@ class ProjectionFile:
         )
 
     def empty(self) -> None:
-        """Forget everything."""
+        """Forget everything. ProjectionFailed if the disk does not take that: then it can only be closed."""
         self._end_reading()
         self._environment.close()
-        self.path.unlink()
-        self._open()
+        try:
+            self.path.unlink(missing_ok=True)
+            self._open()
+        except (OSError, lmdb.Error) as error:
+            raise ProjectionFailed(
+                f"projection {self.path} cannot be begun anew: {error}; look after that disk"
+            ) from error
 
     def close(self) -> None:
         """Sync, and say that it may be believed after the machine has gone down, too."""
