@@ -544,8 +544,28 @@ def test_a_batch_whose_numbers_no_record_can_have_is_refused() -> None:
     assert isinstance(answer, Answer)
     assert isinstance(answer.reply, m.FailInfo)
     assert answer.reply.code == FailCode.BAD_REQUEST
-    append = the_append(owner.ask(m.Put(b"", 7, last, 0, False, (op,))))
+    append = the_append(owner.ask(m.Put(b"", 7, last, last, False, (op,))))
     assert encode_record(append.record)
+
+
+def test_a_client_with_too_many_writes_without_answers_is_told_to_wait() -> None:
+    """What is remembered of it is written anew at each fold, and has to fit into a record of a snapshot."""
+    owner = Owner(unsettled=4)
+    op = m.Op(m.OpKind.SET, NAME, data=b"1")
+    too_many: list[m.Command] = [
+        m.Put(b"", 7, 4, 1, False, (op, op)),
+        m.LockNative(b"l", 7, 5, 1, 1000, 0),
+        m.UnlockNative(b"l", 7, 5, 1, 3),
+        m.Renew(b"l", 7, 5, 1, 3, 1000),
+    ]
+    for command in too_many:
+        (answer,) = owner.ask(command)
+        assert isinstance(answer, Answer)
+        assert isinstance(answer.reply, m.FailInfo)
+        assert answer.reply.code == FailCode.TOO_MANY
+        assert "writes 1 to 5 of one client have no answers: 4 may have none" in answer.reply.text
+    the_append(owner.ask(m.Put(b"", 7, 4, 2, False, (op, op))))
+    assert owner.ask(m.Put(b"", 0, 99, 0, False, (op,))) == [], "a client that has no number asks for no memory"
 
 
 def test_items_wait_while_the_log_may_not_grow_and_nothing_else_does() -> None:

@@ -105,6 +105,8 @@ class CommandIntake:
             text = f"a write's number has 64 bits: {count} from {put.sequence} on have more"
             self._orders.fail(token, FailCode.BAD_REQUEST, text)
             return
+        if self._is_far_ahead(token, RequestId(put.client, put.sequence + count - 1, put.settled)):
+            return
         call = Call(token, connection, put, count, put.fullwait)
         map_hash = fnv1a_32(put.map_name) if put.map_name else 0
         for index, op in enumerate(put.ops):
@@ -127,6 +129,17 @@ class CommandIntake:
             what = Acquire(name, lease_ms, self._orders.now_ms + max(0, wait_ms))
             self._of_lock(token, connection, command, what, request)
 
+    def _is_far_ahead(self, token: int, last: RequestId) -> bool:
+        """Whether more would have to be remembered of the client than may be."""
+        far = last.client != 0 and last.sequence - last.settled >= self._limits.unsettled
+        if far:
+            text = (
+                f"writes {last.settled} to {last.sequence} of one client have no answers: {self._limits.unsettled} may "
+                "have none; ask again when the first of them has its own"
+            )
+            self._orders.fail(token, FailCode.TOO_MANY, text)
+        return far
+
     def _lease_is_bad(self, token: int, lease_ms: int) -> bool:
         bad = not 0 < lease_ms <= self._limits.most_lease_ms
         if bad:
@@ -140,6 +153,8 @@ class CommandIntake:
         why = refused_size(what.name, b"", b"", self._limits.max_value_bytes)
         if why:
             self._orders.fail(token, FailCode.TOO_LONG, why)
+            return
+        if self._is_far_ahead(token, request):
             return
         call = Call(token, connection, command, 1, False)
         self._begin(PendingWrite(call, 0, what, request, (LOCKS, fnv1a_32(what.name))))

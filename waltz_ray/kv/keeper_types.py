@@ -73,6 +73,9 @@ class KeeperLimits:
     backups: bool = True
     """The cluster is to have secondaries: it has more than one actor (at the start; ``Keeper.expect_backups``)."""
     most_lease_ms: int = 24 * 3600 * 1000
+    unsettled: int = 1 << 19
+    """From a client's first write without an answer, as it says, to its last. All of these are remembered, and written
+    anew at each fold of one more; and what is remembered of a client has to fit into one record of a snapshot."""
     waiting: int = 100_000
     """Commands that may wait for something at one time."""
 
