@@ -241,6 +241,8 @@ class FaultyDisk:
         with self._mutex:
             path, inode = self._of(handle)
             self._enter("pread", path)
+            if offset < 0:  # as the kernel does; a slice would count from the end
+                raise OSError(errno.EINVAL, "Invalid argument", path)
             return bytes(inode.now[offset : offset + size])
 
     def pwrite(self, handle: int, data: Writable, offset: int) -> None:

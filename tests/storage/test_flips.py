@@ -66,6 +66,17 @@ def test_every_single_byte(config: StorageConfig, clean: bool, mask: int) -> Non
     assert [(path, offset) for path, offset in missed if not (path == control and 4 <= offset < 12)] == []
 
 
+def test_an_index_entry_below_zero_costs_nothing() -> None:
+    # It is the only one that a start looks at, where the low-water mark is at the end of the log.
+    disk = small_directory(StorageConfig(preallocate_bytes=0), clean=True)
+    index = f"{DIRECTORY}/0/{0:019d}.idx"
+    before = disk.content(index)
+    disk.flip(index, len(before) - 8, 0x80)
+    log = reopen(disk).partition(0)
+    assert (log.last_id, log.damaged) == (RECORDS - 1, None)
+    assert disk.content(index) == before
+
+
 def assert_named(damage: Corruption, path: str, offset: int) -> None:
     """The right file and no later a place than the flip; a wrong directory-wide number shows at the files it belies."""
     if path.endswith(".ctl") and 12 <= offset < 32:

@@ -192,7 +192,8 @@ class ActiveSegment:
         if stop_id is not None:
             count = min(count, stop_id - self.first_id)
         entries = read_index(disk, self.index_handle, base, max(base, count))
-        if not len(entries) or (base == 0 and entries[0] != HEADER_BYTES):
+        # Nothing begins before the header; and no disk reads at a negative offset, which is what rot can make of one.
+        if not len(entries) or entries[0] < HEADER_BYTES or (base == 0 and entries[0] != HEADER_BYTES):
             return _NO_OFFSETS
         wrong = np.flatnonzero((np.diff(entries) < RECORD_OVERHEAD_BYTES) | (entries[1:] >= self._allocated))
         return entries[: int(wrong[0]) + 1] if len(wrong) else entries
