@@ -36,6 +36,7 @@ from waltz_ray.protocol.partition.events import (
     ConnectionClosed,
     CreditReceived,
     Effect,
+    EndTurn,
     Event,
     FeedAgain,
     FeedDue,
@@ -459,6 +460,34 @@ def test_a_fresh_lock_table_starts_at_the_end_of_the_log() -> None:
     bench.append(0, Sent(8, read=(5,)), Sent(9, read=(5,)))
     [failure] = bench.told(LockFailureBatch)
     assert (failure.sequence_numbers.tolist(), failure.transaction_ids.tolist()) == ([0], [9])
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_pieces_of_which_nothing_passes_do_not_hold_up_what_is_behind_them(damaged: bool) -> None:
+    def end_turns() -> None:
+        while EndTurn() in bench.todo:
+            bench.todo.remove(EndTurn())
+            bench.step(TurnEnded())
+
+    bench = Bench().open()
+    bench.mount()
+    bench.append(0, Sent(-1, write=(7,)))
+    bench.append(1, free())  # two batches are under way: what comes now waits for a commit
+    whole_piece = [Sent(-1, write=(7,), read=tuple(range(100, 99 + MOST_LOCKS)))] * 4
+    for first in (2, 6, 10):
+        batch = append_batch(1, G, first, whole_piece)
+        if damaged:
+            batch = replace(batch, checksums=batch.checksums + np.uint32(1))
+        bench.step(AppendReceived(1, batch))
+    bench.step(AppendReceived(1, append_batch(1, G, 14, [free()])))
+    end_turns()
+    assert bench.partition.intake.is_waiting
+    bench.settle()
+    end_turns()
+    bench.settle()
+    assert not bench.partition.intake.is_waiting
+    assert bench.fed() == [0, 1, 2]
+    assert len(bench.told(Rejected)) == (3 if damaged else 0)
 
 
 # ---- flush ----------------------------------------------------------------------------------------------------

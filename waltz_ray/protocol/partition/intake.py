@@ -128,6 +128,11 @@ class Intake:
             len(self._in_flight) < _BATCHES_IN_FLIGHT or self._waiting_bytes >= MAX_BATCH_BYTES
         )
 
+    @property
+    def stands_still(self) -> bool:
+        """Something waits, and nothing is in flight whose commit would let it in."""
+        return bool(self._arrivals) and not self._in_flight
+
     def clock_shows(self, now_ms: int) -> None:
         """The server's clock; no record is older than the one before it."""
         self._now_ms = max(self._now_ms, now_ms)

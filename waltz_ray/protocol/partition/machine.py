@@ -334,6 +334,8 @@ class Partition:
         self._effects += self.flushes.committed()
         log.retained.trim(high_water_mark)
         self._admit_next()
+        if self.intake.stands_still:  # a piece of which nothing passed: there will be no commit for what is behind it
+            self._ask_for_end_of_turn()
         if self.stage is Stage.OPEN and self.reign.checkpoint_is_due(high_water_mark):
             self._obey(self.reign.reopen())
 
