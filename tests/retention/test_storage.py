@@ -284,6 +284,27 @@ def test_a_replica_does_what_marks_and_settings_say() -> None:
     assert segments(disk)[-1] == 60, "the newest segment was old"
 
 
+@pytest.mark.parametrize("settings", [{"retention_bytes": 64 * 1024}, {"compact": 1}])
+def test_segments_are_as_large_as_usual_again_once_a_space_keeps_everything(settings: dict[str, int]) -> None:
+    disk = FaultyDisk()
+    service = ReplicaService(create(disk, StorageConfig(preallocate_bytes=0)))
+    log = service.store.partition(0)
+    log.open_session(1)
+    many = 256 * 1024 // 40
+
+    def append_more() -> int:
+        append(log, many)
+        return len(segments(disk))
+
+    service.retain(keeping(**settings), {})
+    append_more()
+    small = append_more()
+    assert small > 1
+    service.retain(NOTHING, {})
+    append_more()
+    assert append_more() == small
+
+
 TWO = SpaceTable(2, {name: Space(name, "log", at, 1, SpaceState.READY) for at, name in enumerate(("a", "b"))})
 
 

@@ -86,6 +86,7 @@ class ReplicaService:
         self._connections: dict[int, object] = {}  # that may change a partition
         self._owners: dict[int, str] = {}  # of the sessions that are open
         self._emptied: set[int] = set()  # partitions of which no file is left
+        self._kept_small: set[int] = set()  # partitions whose segments are closed early
         self._guards = {partition_id: threading.Lock() for partition_id in store.partition_ids}
 
     def guard(self, partition_id: int) -> AbstractContextManager[object]:
@@ -118,11 +119,17 @@ class ReplicaService:
                     log.trim(marks[partition_id])
         now_ms = self.store.now_ms()
         for space in table.present():
-            for partition_id in served.intersection(space.partitions) if trimming.closes_early(space.settings) else ():
+            early = trimming.closes_early(space.settings)
+            of_space = served.intersection(space.partitions)
+            if early:
+                self._kept_small |= of_space
+            for partition_id in of_space & self._kept_small:
                 log = self.store.partition(partition_id)
                 limit = trimming.segment_limits(space.settings, sum(log.segment_sizes().values()))
                 with _noted(shortages):
                     log.keep_small(limit.most_bytes, None if limit.age_ms is None else now_ms - limit.age_ms)
+                    if not early:  # as usual again
+                        self._kept_small.discard(partition_id)
         if shortages:
             raise shortages[0]
 
