@@ -10,11 +10,13 @@ from typing import Any, cast
 
 import pytest
 
+from tests.protocol.test_partition import Bench, free
 from waltz_ray.actors import partition_driver
 from waltz_ray.actors.partition_driver import Host, PartitionDriver
 from waltz_ray.config import ServerConfig
 from waltz_ray.errors import NodeDamaged, VersionConflict, ZooKeeperRefused, ZooKeeperUnreachable
-from waltz_ray.protocol.partition.events import Assigned, Event
+from waltz_ray.protocol.messages.replica import FindTime
+from waltz_ray.protocol.partition.events import Assigned, Event, Unassigned
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.session_types import RosterConflict, RosterWritten
@@ -134,3 +136,31 @@ def test_a_roster_that_cannot_be_used_is_no_reason_to_end(monkeypatch: pytest.Mo
 def test_a_twins_record_with_the_same_session_is_not_taken_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     twin = Store(lambda mine: replace(mine, owner="my twin/1"))
     assert _first_answer(twin, monkeypatch) == RosterConflict(1)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_what_a_time_leads_to_is_not_told_by_a_server_that_has_lost_the_partition_meanwhile(leaves: bool) -> None:
+    """It knows of no commit any more, and all that was appended before would seem to be later."""
+    bench = Bench().open()
+    bench.mount()
+    bench.append(0, free(), free(), free())
+    bench.settle()
+
+    async def find_time(question: FindTime) -> int:
+        if leaves:
+            bench.step(Unassigned("moved"))
+        return 2
+
+    async def ask() -> int:
+        links: Any = dict.fromkeys(range(3), SimpleNamespace(find_time=find_time))
+        host: Any = SimpleNamespace(config=ServerConfig(), queue=Pool(1), incarnation="me", links=links)
+        host.watchdog, host.measures, host.fatal = Watchdog(), Measures(), pytest.fail
+        driver = PartitionDriver(0, cast(Host, host))
+        driver.machine = bench.partition
+        return await driver.first_id_at(1_700_000_000_000)
+
+    if not leaves:
+        assert asyncio.run(ask()) == 2
+        return
+    with pytest.raises(ConnectionError, match="has left this server"):
+        asyncio.run(ask())

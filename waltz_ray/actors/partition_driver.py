@@ -192,6 +192,8 @@ class PartitionDriver(Driver[Event, Effect]):
         found = await self._ask_replicas(
             lambda link, session_id: link.find_time(FindTime(self.partition_id, session_id, time_ms))
         )
+        if not self.machine.ready:  # what is committed is not known any more: anything would seem to be before it
+            raise ConnectionError(f"partition {self.partition_id} has left this server while replicas were asked")
         return max(self.machine.trim_mark, min(found, self.machine.high_water_mark + 1))
 
     async def excess(self, age_ms: int, most_bytes: int) -> int:
