@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -21,9 +22,11 @@ from waltz_ray.protocol.messages.client import (
     FeedMode,
     Mount,
     Mounted,
+    TimesRequest,
 )
 from waltz_ray.protocol.messages.original import HighWaterMarkRequest, MountResponse
 from waltz_ray.protocol.partition.feed import FEED_CREDIT_LIMIT_BYTES
+from waltz_ray.protocol.times import TimeMarks
 from waltz_ray.wire.codec import ClientMessage
 from waltz_ray.wire.framing import MAGIC_CLIENT, Hello, encode_hello, frame_header
 
@@ -171,6 +174,31 @@ async def test_only_some_of_many_requests_are_under_way(
     assert reader.most == most
     assert door.wire.reading
     await until(lambda: len(door.told()) == 1500)
+
+
+@pytest.mark.parametrize(("transactions", "most"), [(1 << 40, 2), (100, 64)])
+@in_loop
+async def test_answers_of_many_times_are_few_at_one_time(
+    monkeypatch: pytest.MonkeyPatch, transactions: int, most: int
+) -> None:
+    server = bench_server(bench=open_with(10))
+    under_way, go = Counter[str](), asyncio.Event()
+
+    async def times(first_id: int, end_id: int) -> tuple[int, TimeMarks]:
+        under_way["now"] += 1
+        under_way["most"] = max(under_way["most"], under_way["now"])
+        await go.wait()
+        under_way["now"] -= 1
+        return 10, ((0, 1),)
+
+    monkeypatch.setattr(server.drivers[0], "times", times)
+    door = Door(server).greet()
+    door.send(*[TimesRequest(n, 0, 0, transactions) for n in range(200)])
+    await asyncio.sleep(0)
+    assert under_way["now"] == most
+    go.set()
+    await until(lambda: len(door.told()) == 200)
+    assert under_way["most"] == most
 
 
 @in_loop

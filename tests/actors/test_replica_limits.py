@@ -20,6 +20,7 @@ from waltz_ray.net.blocking import BlockingStream, TurnBuffer
 from waltz_ray.protocol.authentication import Role
 from waltz_ray.protocol.messages.replica import (
     Read,
+    ReadTimes,
     Records,
     ReplicaReply,
     ReplicaRequest,
@@ -35,7 +36,7 @@ ANSWER = Records(1, 2, 0, np.array([1 << 20], dtype=np.int32), bytes(1 << 20))
 
 
 def answer(requests: Sequence[ReplicaRequest], connection: object) -> list[ReplicaReply]:
-    return [ANSWER if isinstance(r, Read) else StateReply(1, 2, 0, -1, -1, -1, False) for r in requests]
+    return [ANSWER if isinstance(r, Read | ReadTimes) else StateReply(1, 2, 0, -1, -1, -1, False) for r in requests]
 
 
 class Fatal:
@@ -101,7 +102,8 @@ class Script:
         """It never waits."""
 
 
-def test_an_answer_is_handed_over_before_the_next_read_is_begun() -> None:
+@pytest.mark.parametrize("read", [Read(1, 2, 0, 9, 1), ReadTimes(1, 2, 0, 9)])
+def test_an_answer_is_handed_over_before_the_next_read_is_begun(read: Read | ReadTimes) -> None:
     events: list[str] = []
 
     def handle(requests: Sequence[ReplicaRequest], connection: object) -> list[ReplicaReply]:
@@ -109,7 +111,7 @@ def test_an_answer_is_handed_over_before_the_next_read_is_begun() -> None:
         return answer(requests, connection)
 
     endpoint = ReplicaEndpoint(handle, doorkeeper())
-    reads = b"".join(frame_of(Read(1, 2, 0, 9, 1)) for _ in range(200))
+    reads = b"".join(frame_of(read) for _ in range(200))
     script: Any = Script(encode_hello(Hello(REPLICA_VERSIONS, "reader")) + reads, events)
     stream = BlockingStream(script, "reader", MAGIC_REPLICA, REPLICA_VERSIONS, 1 << 20, "replica")
     assert stream.greet(20)

@@ -46,6 +46,7 @@ from waltz_ray.protocol.messages.original import (
 )
 from waltz_ray.protocol.partition.hindrance import NOT_HERE
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.storage.time_lookup import MOST_MARKS
 from waltz_ray.wire.codec import ClientMessage
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ T = TypeVar("T")
 _AT_ONCE, _AT_ONCE_BYTES = 64, 16 * 1024 * 1024  # requests under way, and about what their answers take
 _WAITING = 1024  # with more than these nothing is read from the connection
 _RANGE_BYTES = 4 * 1024 * 1024  # of one answer: a longer one would hold up the loop
+_MARK_BYTES = 128  # of memory, of one time mark
 _RECORD_BYTES = 64 * 1024  # what the answer to any other request is taken for
 
 RpcRequest = (
@@ -131,6 +133,8 @@ class Answers:
 def _answer_bytes(request: RpcRequest) -> int:
     if isinstance(request, DataRangeRequest):
         return max(_RECORD_BYTES, min(request.max_bytes, _RANGE_BYTES))
+    if isinstance(request, TimesRequest):
+        return max(_RECORD_BYTES, min(request.end_id - request.first_id, MOST_MARKS) * _MARK_BYTES)
     return _RECORD_BYTES
 
 

@@ -47,6 +47,7 @@ from waltz_ray.protocol.messages.replica import (
     REPLICA_TYPES,
     Append,
     Read,
+    ReadTimes,
     RefusalCode,
     Refused,
     ReplicaReply,
@@ -246,11 +247,11 @@ def _request(payload: memoryview) -> ReplicaRequest:
 
 
 def _portions(requests: list[ReplicaRequest]) -> Iterator[list[ReplicaRequest]]:
-    """One turn's requests, cut after each read: its answer may be long, however little was asked for."""
+    """One turn's requests, cut after each read, also of times: its answer may be long, however little was asked for."""
     portion: list[ReplicaRequest] = []
     for request in requests:
         portion.append(request)
-        if type(request) is Read:
+        if type(request) in (Read, ReadTimes):
             yield portion
             portion = []
     if portion:
