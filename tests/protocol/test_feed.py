@@ -175,3 +175,31 @@ def test_unmounting_one_client_of_a_connection_leaves_the_others() -> None:
     assert len(hub) == 1
     assert [s.client_id for s in hub.take_all()] == [2]
     assert len(hub) == 0
+
+
+@pytest.mark.parametrize("second_comes_first", [False, True])
+def test_a_read_that_fails_is_not_ordered_again_at_once_because_the_next_one_does_not(second_comes_first: bool) -> None:
+    hub, retained = FeedHub(0, 1000), RetainedRecords(1000, 1 << 20)
+    hub.mount(subscriber(1, FeedMode.RECORDS, -1))
+
+    def ordered() -> list[ReadFeed]:
+        return [effect for effect in hub.advance(999, retained) if isinstance(effect, ReadFeed)]
+
+    def come(order: ReadFeed) -> None:
+        count = min(20, order.end_id - order.first_id)
+        hub.read(1, 1, records([1] * count, order.first_id), 999)
+
+    come(*ordered())
+    first, second = ordered()
+    if second_comes_first:
+        come(second)
+        ahead = ordered()
+        hub.read_failed(1, 1, 0)
+    else:
+        hub.read_failed(1, 1, 0)
+        ahead = [second]
+    for order in ahead:
+        come(order)
+    assert ordered() == [], "they would be read and fail again, as fast as a replica answers"
+    hub.try_again()
+    assert ordered()[0] == first

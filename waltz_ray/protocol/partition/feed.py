@@ -321,9 +321,13 @@ class FeedHub:
         if subscriber is None or subscriber.connection_id != connection_id or not subscriber.reads:
             return []
         subscriber.reads -= 1
-        self._due[client_id] = subscriber
         if batch.first_id != subscriber.position + 1:
-            return []  # of an earlier mount over the same connection, or the read before it brought less than expected
+            # Of an earlier mount over the same connection, or the read before it brought less than expected; or that
+            # one has failed, and is not ordered again before ``try_again``.
+            if client_id not in self._failed:
+                self._due[client_id] = subscriber
+            return []
+        self._due[client_id] = subscriber
         subscriber.read_records = max(1, self._most_bytes * 7 * len(batch) // (8 * batch.size_bytes))
         return self._send([subscriber], batch, high_water_mark)
 
