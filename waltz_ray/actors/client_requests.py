@@ -52,6 +52,7 @@ from waltz_ray.wire.codec import ClientMessage
 if TYPE_CHECKING:
     from waltz_ray.actors.client_connection import ClientConnection
     from waltz_ray.actors.partition_driver import PartitionDriver
+    from waltz_ray.actors.replica_link import ReplicaOrders
     from waltz_ray.actors.server import Server
 
 __all__ = ["Answers", "RpcRequest", "answer"]
@@ -164,7 +165,7 @@ async def answer(server: Server, request: RpcRequest) -> ClientMessage:
             machine = server.machine_of(req_id.partition_id)
             return HighWaterMarkResponse(req_id, -1 if machine is None else machine.high_water_mark)
         case CheckConnectivityRequest(req_id):
-            return CheckConnectivityResponse(req_id, {str(link.endpoint): link.up for link in server.links.values()})
+            return CheckConnectivityResponse(req_id, {_name(n, link): link.up for n, link in server.links.items()})
         case AssignmentRequest(req_id):
             return AssignmentResponse(req_id, tuple(sorted(server.assigned)))
         case HealthRequest(req_id):
@@ -173,6 +174,11 @@ async def answer(server: Server, request: RpcRequest) -> ClientMessage:
             return AddPreferredResponse(req_id, await _prefer(server, set(partitions), set()))
         case RemovePreferredRequest(req_id, partitions):
             return RemovePreferredResponse(req_id, await _prefer(server, set(), set(partitions)))
+
+
+def _name(replica_id: int, link: ReplicaOrders) -> str:
+    """Where the replica listens; of one that has not said it yet, which it is: each has a line of its own."""
+    return f"replica {replica_id}" if link.endpoint is None else str(link.endpoint)
 
 
 def _not_served(server: Server, partition_id: int) -> str | None:
