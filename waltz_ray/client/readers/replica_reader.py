@@ -52,7 +52,7 @@ from waltz_ray.wire.replica_codec import (
 
 __all__ = ["ReplicaReader", "proven_mark"]
 
-A = TypeVar("A", bound=ReplicaMessage)
+A = TypeVar("A", Times, TimeFound)
 T = TypeVar("T")
 _Question = Read | ReadTimes | FindTime
 
@@ -130,25 +130,44 @@ class ReplicaReader:
         wanted, number = WantedTimes(first_id, end_id), self._first + partition_id
         while wanted.missing:
             question = partial(ReadTimes, number, first_id=wanted.first_id, end_id=wanted.end_id)
-            answer = self._told(partition_id, wanted.first_id, question, Times)
+            answer = self._told(partition_id, question, Times, lambda times: times.end_id)
             wanted.take(answer.end_id, answer.times)
         return wanted.times
 
     def first_id_at(self, partition_id: int, time_ms: int) -> int:
         """The first transaction that may have been appended at ``time_ms`` or later, or the end of what is there."""
         question = partial(FindTime, self._first + partition_id, time_ms=time_ms)
-        return self._told(partition_id, 0, question, TimeFound).first_id
+        return self._told(partition_id, question, TimeFound, lambda found: found.first_id).first_id
 
-    def _told(self, partition_id: int, wanted_id: int, question: Callable[..., _Question], kind: type[A]) -> A:
-        """``question`` lacks the session."""
+    def _told(
+        self, partition_id: int, question: Callable[..., _Question], kind: type[A], reach: Callable[[A], int]
+    ) -> A:
+        """``question`` lacks the session. ``reach``: up to where an answer goes. Who has no session open knows only
+        what lies below its own mark, and says so of what is behind: that counts if nobody knows more."""
 
-        def ask(number: int, view: ReplicaView, left_s: float) -> A:
-            answer = self._answers(number, view, question, left_s)
-            if not isinstance(answer, kind):
-                raise WireError(f"a question about times was answered with {type(answer).__name__}")
-            return answer
+        def attempt(left_s: float) -> A:
+            view = self._views.pop(partition_id, None) or self._resolve(partition_id)
+            below: list[A] = []
+            reasons: list[str] = []
+            for number in self._order(partition_id, view):
+                try:
+                    answer = self._answers(number, view, question, left_s)
+                    if not isinstance(answer, kind):
+                        raise WireError(f"a question about times was answered with {type(answer).__name__}")
+                except (OSError, WireError, ReplicaRefused) as error:
+                    self._passed_over.add(view.endpoints[number])
+                    reasons.append(f"replica {number}: {error}")
+                    continue
+                if answer.session_id != NO_SESSION:
+                    self._views[partition_id] = view  # else asked again
+                    return answer
+                below.append(answer)
+            if below:
+                return max(below, key=reach)
+            self._passed_over.clear()
+            raise DataUnavailable("; ".join(reasons) or "no replica has ever said where it is")
 
-        return self._from_any(f"the times of partition {partition_id}", partition_id, wanted_id, ask)
+        return persist(f"the times of partition {partition_id}", self._timeout_s, attempt)
 
     def read_range(self, partition_id: int, first_id: int, end_id: int, max_bytes: int) -> Iterator[RecordBatch]:
         """Batches of about ``max_bytes`` with the records [first_id, end_id), every record's CRC verified.
