@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,7 +46,34 @@ def test_made_used_shown_and_deleted(file: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.split() == ["context", "prod", "cluster", "shop", "zookeeper", PROD.zookeeper]
     assert run("context", "delete", "prod") == 0
     assert contexts.read(file) == Contexts()
-    assert [each.name for each in file.parent.iterdir()] == [file.name]
+    assert sorted(each.name for each in file.parent.iterdir()) == ["contexts.json", "contexts.lock"]
+
+
+def test_of_two_changes_at_the_same_time_none_is_lost(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second begins when the first has read, and is not written yet."""
+    others: list[subprocess.Popen[bytes]] = []
+    waits, read = "waits for the lock", contexts.read
+
+    def read_while_another_begins(path: Path) -> Contexts:
+        found = read(path)
+        if not others:
+            code = "import sys; from waltz_ray.cli import main; main(['context', 'create', 'lab', '--dir', '/srv/lab'])"
+            others.append(subprocess.Popen([sys.executable, "-c", code]))
+            assert waited(others[0]) == waits  # or it has ended, and what it wrote is about to be replaced
+        return found
+
+    def waited(process: subprocess.Popen[bytes]) -> str:
+        while process.poll() is None:
+            if f" {process.pid} " in Path("/proc/locks").read_text():
+                return waits
+        return "has ended"
+
+    monkeypatch.setattr(contexts, "read", read_while_another_begins)
+    monkeypatch.setattr("waltz_ray.cli.context.read", read_while_another_begins, raising=False)
+    assert run("context", "create", "prod", "--cluster", "shop", "--zookeeper", "zk1:2181,zk2:2181") == 0
+    assert others[0].wait(60) == 0
+    monkeypatch.undo()
+    assert read(file) == Contexts("", {"lab": LAB, "prod": PROD})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from waltz_ray.cli.common import JsonOption, console, print_data, table_of
-from waltz_ray.cli.contexts import Context, config_file, read, write
+from waltz_ray.cli.contexts import Context, changed, config_file, read
 from waltz_ray.errors import InvalidInput
 
 __all__ = ["register"]
@@ -52,13 +52,11 @@ def create(
     ] = "",
 ) -> None:
     """Make a context. Nothing is asked whether there is such a cluster."""
-    path = config_file()
-    contexts = read(path)
     paths = tls_authority, tls_certificate, tls_key, token_file, zookeeper_auth_file
     files = [os.path.abspath(each) if each else "" for each in paths]
     found = os.path.abspath(directory) if directory else ""
-    contexts.create(name, Context(cluster, zookeeper, address, found, *files))
-    write(path, contexts)
+    with changed(config_file()) as contexts:
+        contexts.create(name, Context(cluster, zookeeper, address, found, *files))
     typer.echo(f"context {name} is made; use it: waltz context use {name}")
 
 
@@ -69,12 +67,10 @@ def use(
     ],
 ) -> None:
     """Let a context say from now on which cluster is meant, where neither options nor WALTZ_* variables do."""
-    path = config_file()
-    contexts = read(path)
-    if name != "-":
-        contexts.get(name)
-    contexts.current = "" if name == "-" else name
-    write(path, contexts)
+    with changed(config_file()) as contexts:
+        if name != "-":
+            contexts.get(name)
+        contexts.current = "" if name == "-" else name
     typer.echo("no context is in use" if name == "-" else f"context {name} is in use")
 
 
@@ -117,8 +113,6 @@ def show(
 @_context.command()
 def delete(name: NameArgument) -> None:
     """Delete a context. The cluster is not touched."""
-    path = config_file()
-    contexts = read(path)
-    contexts.delete(name)
-    write(path, contexts)
+    with changed(config_file()) as contexts:
+        contexts.delete(name)
     typer.echo(f"context {name} is gone")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import tempfile
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from waltz_ray.errors import InvalidInput
 
-__all__ = ["Context", "Contexts", "apply", "config_file", "read", "taken_out", "write"]
+__all__ = ["Context", "Contexts", "apply", "changed", "config_file", "read", "taken_out", "write"]
 
 _OPTIONS = ("--dir", "--cluster", "--address", "--zookeeper")
 _VARIABLES = {"dir": "WALTZ_DIR", "cluster": "WALTZ_CLUSTER", "zookeeper": "WALTZ_ZOOKEEPER", "address": "RAY_ADDRESS"}
@@ -117,6 +119,28 @@ def _context(values: dict[str, str]) -> Context:
     if not all(isinstance(value, str) for value in values.values()):
         raise ValueError("a value is no text")
     return Context(**values)
+
+
+@contextmanager
+def changed(path: Path) -> Iterator[Contexts]:
+    """What the file holds, to be changed; it is written when the block ends without an error.
+
+    Of several who change it at the same time each waits for the one before: nobody's change is lost. InvalidInput as
+    of ``read`` and ``write``.
+    """
+    lock = path.with_suffix(".lock")  # of its own, never removed: the file itself is replaced
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InvalidInput(f"the contexts cannot be written: {lock}: {error.strerror}") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        contexts = read(path)
+        yield contexts
+        write(path, contexts)
+    finally:
+        os.close(handle)
 
 
 def write(path: Path, contexts: Contexts) -> None:
