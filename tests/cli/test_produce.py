@@ -140,6 +140,7 @@ def test_what_feed_prints_as_json_is_taken(data: bytes) -> None:
         (b'{"data": "", "key": true}', "key is no"),
         (b'{"data": "", "lock": "x"}', "lock is not"),
         (b'{"data": "", "lock": ["x", null]}', "no key"),
+        (b'{"data": "", "lock": ["\\ud800", 1]}', "lock has no name"),
         (b'{"data": "", "dat": ""}', "it has 'dat'"),
         (b"[" * 100_000, "nested too deeply"),
     ],

@@ -118,4 +118,8 @@ def _lock(value: Any) -> tuple[str, str | int] | None:
     key = _key(value[1])
     if key is None:
         raise BadRecord("lock has no key")
+    try:
+        value[0].encode()
+    except UnicodeEncodeError as error:  # half of a pair, which only JSON can write
+        raise BadRecord(f"lock has no name: {error}") from error
     return value[0], key
