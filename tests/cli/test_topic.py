@@ -6,10 +6,12 @@ import io
 import json
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waltz_spark.offset_log import OffsetLog, StreamOf
 
 from tests.cli.test_commands import run
 from tests.kv.fake_cluster import FakeKvCluster
@@ -117,6 +119,7 @@ class ATopic(NoTopics):
     def __init__(self, items: KvClient) -> None:
         super().__init__()
         self.offsets = items
+        self.found, self.zookeeper = SimpleNamespace(name="shop"), None
 
     def items(self) -> KvClient:
         return self.offsets
@@ -151,6 +154,26 @@ def test_lag_leaves_out_what_nobody_consumes_any_more(
         assert (row["group"], row["topic"], row["partition"], row["lag"]) == ("g", "orders", 0, 6)
         assert run("topic", "lag", "--topic", "gone") == 1, "which was asked for"
         assert "was deleted" in capsys.readouterr().err
+
+
+def test_lag_has_every_stream_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints = [tmp_path / query / "checkpoint" for query in ("one", "other")]
+    for read, each in enumerate(checkpoints, 4):
+        OffsetLog(each, StreamOf("shop/orders", "a-key", 1, (0,)), lambda stream_id, read=read: {0: read}).close()
+    info = SimpleNamespace(cluster_key="a-key")
+    monkeypatch.setattr(
+        "waltz_ray.coordination.cluster_store.ClusterStore", lambda *_: SimpleNamespace(info=lambda: info)
+    )
+    with FakeKvCluster(1) as cluster, KvClient(cluster.place()) as items:
+        there = ATopic(items)
+        monkeypatch.setattr(topic, "_Topics", lambda *place: there)
+        assert run("topic", "lag", "--json", *(f"--stream={each}" for each in checkpoints)) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["group"], row["offset"]) for row in rows] == [
+        (f"stream {each}", read) for read, each in enumerate(checkpoints, 4)
+    ]
 
 
 @pytest.mark.parametrize("group", ["a\nb", "", " ", "a:b", "a b"])

@@ -249,7 +249,7 @@ def test_the_commands(place: Place, capsys: pytest.CaptureFixture[str], tmp_path
     OffsetLog(checkpoint, of, lambda stream_id: {**ends, 2: 0}).close()
     beside = json.loads(said("lag", "commands", "--stream", str(checkpoint), "--json"))
     assert [(row["partition"], row["group"]) for row in beside] == [
-        (number, who) for number in range(4) for who in ("commands", "stream to-parquet")
+        (number, who) for number in range(4) for who in ("commands", f"stream {checkpoint}")
     ]
     assert [row["partition"] for row in beside if row["lag"]] == [2]
     OffsetLog(tmp_path / "other", of._replace(cluster_key="another"), lambda stream_id: ends).close()

@@ -334,7 +334,7 @@ def _stream_positions(there: _Topics, checkpoint: Path, topic: str) -> dict[Grou
         raise InvalidInput(f"{checkpoint} is of a stream that reads the log of {name}, and no topic")
     if topic not in ("", space):
         return {}
-    who = f"stream {checkpoint.name}"
+    who = f"stream {checkpoint}"  # as it was given: the last name of many is "checkpoint"
     return {GroupPlace(who, space, number): OffsetItem(end, 0, 0, 0) for number, end in found.ends.items()}
 
 
