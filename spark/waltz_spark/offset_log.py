@@ -67,6 +67,13 @@ class OffsetFiles:
         finally:
             os.close(handle)
 
+    def make_directories(self, path: Path) -> None:
+        """Make what is missing of a path, durably. Idempotent."""
+        for each in (*path.parents[::-1], path):
+            if not each.exists():
+                each.mkdir(exist_ok=True)
+                self.sync_directory(each.parent)
+
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
 
@@ -151,8 +158,8 @@ class OffsetLog:
         found = set(os.listdir(self._directory)) if self._directory.exists() else set()
         if found - _NAMES:
             raise ForeignStorage(f"{self._directory} holds {min(found - _NAMES)!r} and is no checkpoint; name another")
-        new = [each for each in (*self._directory.parents[::-1], self._directory) if not each.exists()]
-        for each in (*new, self._offsets, self._commits):
+        self._files.make_directories(self._directory)
+        for each in (self._offsets, self._commits):
             each.mkdir(exist_ok=True)
             self._files.sync_directory(each.parent)
 

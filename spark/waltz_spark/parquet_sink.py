@@ -33,7 +33,7 @@ class ParquetSink:
         self._files = files or OffsetFiles()
         if path.exists() and not path.is_dir():
             raise InvalidInput(f"{path} is no directory; name one for the batches")
-        path.mkdir(parents=True, exist_ok=True)
+        self._files.make_directories(path)
         owner = path / _OWNER
         if not owner.exists():
             if any(path.glob("batch=*")):

@@ -530,6 +530,14 @@ def test_the_path_sink_shows_whole_batches_only(tmp_path: Path, after: bool) -> 
         assert sorted(os.listdir(path)) == ["_waltz_stream", "batch=0", "batch=1"]
 
 
+def test_a_new_directory_of_batches_is_durable_before_any_of_them(tmp_path: Path) -> None:
+    """Else a loss of power takes it away, with batches whose commits are in the checkpoint."""
+    files = CrashingFiles()
+    ParquetSink(tmp_path / "years" / "out", "me", files)
+    assert files.steps[: files.steps.index("write _waltz_stream.tmp")].count(f"sync {tmp_path.name}") == 1
+    assert "sync years" in files.steps
+
+
 def test_the_path_of_another_stream_is_refused(tmp_path: Path) -> None:
     ParquetSink(tmp_path / "out", "me")
     ParquetSink(tmp_path / "out", "me")
