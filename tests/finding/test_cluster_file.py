@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psutil  # type: ignore[import-untyped]
 import pytest
@@ -27,10 +30,20 @@ class Head:
         return str(self._directory)
 
 
+def damaged(**values: object) -> str:
+    """What ``write`` writes, but for these."""
+    ray = asdict(LocalRay("127.0.0.1:1", "", os.getpid(), 0.0))
+    whole = {"version": 1} | asdict(ClusterFile("n", "d", 1, 1, 1, key=str(UUID(int=1)))) | {"ray": ray}
+    return json.dumps(
+        {name: ray | value if isinstance(value, dict) else value for name, value in (whole | values).items()}
+    )
+
+
 @pytest.mark.parametrize(
     "text",
-    ["", "{", '{"version": 2}', '{"version": 1, "name": "n", "of_a_later_waltz": 3}'],
-    ids=["empty", "half", "another version", "a later one"],
+    ["", "{", '{"version": 2}', '{"version": 1, "name": "n", "of_a_later_waltz": 3}']
+    + [damaged(ray={name: value}) for name, value in (("pid", "7"), ("pid", -1), ("started_at", None), ("address", 1))]
+    + [damaged(ray=1), damaged(key="k"), damaged(name=1), damaged(zookeeper=None), damaged(partitions="1")],
 )
 def test_a_cluster_whose_file_is_not_understood_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-from dataclasses import asdict, dataclass, replace
+import uuid
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil  # type: ignore[import-untyped]
 
@@ -77,27 +78,45 @@ class ClusterFile:
         return replace(self, address="", ray=None)
 
 
+_Part = TypeVar("_Part", LocalRay, ClusterFile)
+_KINDS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
+
+
 def read(directory: str | os.PathLike[str]) -> ClusterFile | None:
     """None if there is no such file. InvalidInput if it is damaged."""
     path = Path(directory) / _NAME
     try:
-        fields: Any = json.loads(path.read_text())
+        values: Any = json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{path} is not JSON ({error}); move it away and run waltz up again") from error
-    if not isinstance(fields, dict):
+    if not isinstance(values, dict):
         raise InvalidInput(f"{path} is damaged (it is no object); move it away and run waltz up again")
-    if fields.pop("version", None) != _VERSION:
+    if values.pop("version", None) != _VERSION:
         raise InvalidInput(f"{path} is not of version {_VERSION}; it was written by another waltz")
     try:
-        fields["ray"] = LocalRay(**fields["ray"]) if fields.get("ray") else None
+        values["ray"] = _checked(LocalRay(**values["ray"])) if values.get("ray") else None
         # The directory may have been moved: the file knows it by being in it.
-        return ClusterFile(**fields | {"directory": str(path.parent.resolve())})
-    except TypeError as error:
+        found = _checked(ClusterFile(**values | {"directory": str(path.parent.resolve())}))
+        if found.ray is not None and found.ray.pid < 1:
+            raise ValueError(f"no process has the pid {found.ray.pid}")
+        if found.key:
+            uuid.UUID(found.key)
+        return found
+    except (TypeError, ValueError) as error:
         raise InvalidInput(f"{path} is damaged ({error}); move it away and run waltz up again") from error
+
+
+def _checked(found: _Part) -> _Part:
+    """The same. TypeError if a field is of another type than it says."""
+    for each in fields(found):
+        value, kinds = getattr(found, each.name), _KINDS.get(str(each.type))
+        if kinds is not None and type(value) not in kinds:
+            raise TypeError(f"{each.name} is {value!r:.60}")
+    return found
 
 
 def write(cluster: ClusterFile) -> None:
