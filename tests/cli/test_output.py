@@ -140,6 +140,23 @@ def test_what_anybody_has_named_is_no_markup(
     assert [line.split() for line in capsys.readouterr().out.splitlines()[1:]] == [[name, "[/]"] for name in names]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8:strict", "ascii:strict"])
+def test_what_stdout_has_no_letter_for_is_no_error(
+    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    directory = os.fsencode(tmp_path) + b"/\xe9 \xe6\x97\xa5"
+    waltz = [sys.executable, "-m", "waltz_ray", "context"]
+    subprocess.run([*waltz, "create", "lab", "--dir", directory], capture_output=True, timeout=60, check=True)
+    for options in ([], ["--output", "yaml"], ["--json"]):
+        done = subprocess.run([*waltz, "show", "lab", *options], capture_output=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        if options:
+            assert yaml.safe_load(done.stdout)["dir"] == os.fsdecode(directory)
+    assert json.loads(done.stdout)["dir"] == os.fsdecode(directory)
+
+
 def of_a_shell(command: str) -> subprocess.CompletedProcess[str]:
     """``waltz`` there stands for the command line."""
     waltz = f"'{sys.executable}' -m waltz_ray"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import io
 import os
 import sys
 import threading
@@ -83,6 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
     # A question that comes too late must not start a new Ray: Ray does so by itself where it has been left.
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     _open_what_is_closed()
+    _write_whatever_it_is()
     with redirect_stdout(cast(TextIO, _MainThreadStdout(sys.stdout))):
         code = _run(arguments)
     # Leaving Ray at the interpreter's exit takes a moment, too, in which its threads may have news.
@@ -98,6 +100,13 @@ def _open_what_is_closed() -> None:
             nowhere = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(nowhere, nowhere == number)
             setattr(sys, name, open(nowhere, "w" if number else "r"))  # noqa: SIM115 - as long as the process
+
+
+def _write_whatever_it_is() -> None:
+    """What stdout has no letter for (its encoding lacks it, or a file's name is no text) is written as Python has it:
+    an error in the middle of the output would say that what has been done has failed."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _only_stderr_from_now_on() -> None:

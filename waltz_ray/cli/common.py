@@ -124,7 +124,8 @@ def _yaml(value: Any) -> str:
     import yaml
 
     # by way of JSON: the same keys and values, and nothing that only Python reads
-    return str(yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True))
+    values, letters = json.loads(json.dumps(value)), (sys.stdout.encoding or "").lower().startswith("utf")
+    return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=letters))
 
 
 def plain(out: TextIO | None = None) -> bool:
