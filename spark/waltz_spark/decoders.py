@@ -50,6 +50,7 @@ class JsonRows:
                     explicit_schema=self._wrapped, unexpected_field_behavior="ignore"
                 ),
             )
+            table.validate(full=True)  # the parser takes texts that are not UTF-8
         except pa.ArrowInvalid as error:
             reason = str(error).replace("/r/[]", "")  # where a field is in the object, not in what is around it
             raise InvalidInput(f"{where}: the data is not JSON of these fields: {reason}") from error
