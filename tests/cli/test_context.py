@@ -49,6 +49,11 @@ def test_made_used_shown_and_deleted(file: Path, capsys: pytest.CaptureFixture[s
     assert sorted(each.name for each in file.parent.iterdir()) == ["contexts.json", "contexts.lock"]
 
 
+def test_the_file_for_zookeeper_is_given_as_to_up(file: Path, tmp_path: Path) -> None:
+    assert run("context", "create", "lab", "--dir", "/srv/lab", "--zookeeper-auth", str(tmp_path / "a")) == 0
+    assert contexts.read(file).named["lab"].zookeeper_auth_file == str(tmp_path / "a")
+
+
 def test_of_two_changes_at_the_same_time_none_is_lost(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second begins when the first has read, and is not written yet."""
     others: list[subprocess.Popen[bytes]] = []

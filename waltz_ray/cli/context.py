@@ -48,7 +48,8 @@ def create(
     tls_key: Annotated[str, typer.Option(help="Its key's file.", show_default=False)] = "",
     token_file: Annotated[str, typer.Option(help="File with a token that says it.", show_default=False)] = "",
     zookeeper_auth_file: Annotated[
-        str, typer.Option(help="File with a name and password for ZooKeeper.", show_default=False)
+        str,
+        typer.Option("--zookeeper-auth", help="File with a name and password for ZooKeeper.", show_default=False),
     ] = "",
 ) -> None:
     """Make a context. Nothing is asked whether there is such a cluster."""
