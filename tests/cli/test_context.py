@@ -151,6 +151,38 @@ def test_the_option_is_taken_wherever_it_stands() -> None:
         contexts.taken_out(["status", "--context"])
 
 
+@pytest.mark.parametrize("between", [[], ["--"]], ids=["behind the name", "behind --"])
+@pytest.mark.parametrize("options", [[], ["--lease", "30"], ["--wait=1", "--space", "locks"]], ids=" ".join)
+def test_options_of_a_command_that_runs_under_a_lock_are_its_own(
+    between: list[str], options: list[str], file: Path
+) -> None:
+    """The lock was one of another cluster, and the command ran without its option."""
+    contexts.write(file, Contexts("prod", {"prod": PROD, "lab": LAB}))
+    given = [
+        "kv",
+        "lock",
+        *options,
+        "deploy",
+        *between,
+        "kubectl",
+        "--context",
+        "lab",
+        "--cluster",
+        "x",
+        "--dir=y",
+        "--help",
+    ]
+    assert "--help" not in contexts.own(given)
+    assert contexts.taken_out(given) == (None, given)
+    assert contexts.taken_out(["--context", "lab", *given]) == ("lab", given)
+    assert contexts.taken_out([*given[:2], "--context=lab", *given[2:]]) == ("lab", given)
+    prod = {"WALTZ_CLUSTER": "shop", "WALTZ_ZOOKEEPER": PROD.zookeeper}
+    assert applied(None, given, {}, file) == prod
+    assert applied("lab", given, {}, file) == {"WALTZ_DIR": "/srv/lab"}
+    with pytest.raises(InvalidInput, match="leave one out"):
+        applied("lab", ["kv", "lock", "--cluster", "x", "deploy", *between, "kubectl"], {}, file)
+
+
 def test_a_relative_configuration_directory_does_not_count() -> None:
     assert contexts.config_file({"XDG_CONFIG_HOME": "here"}) == Path.home() / ".config/waltz/contexts.json"
     assert contexts.config_file({"XDG_CONFIG_HOME": "/etc/x"}) == Path("/etc/x/waltz/contexts.json")

@@ -166,7 +166,7 @@ def _command(arguments: list[str] | None) -> int:
         given = sys.argv[1:] if arguments is None else arguments
         name, given = contexts.taken_out(given)
         # A damaged file can still be seen to, and a shell that completes a word is told nothing of it.
-        if given[:1] != ["context"] and "--help" not in given and "_WALTZ_COMPLETE" not in os.environ:
+        if given[:1] != ["context"] and "--help" not in contexts.own(given) and "_WALTZ_COMPLETE" not in os.environ:
             contexts.apply(name, given)
         result = make_app(*given[:1])(args=given, standalone_mode=False, prog_name="waltz")
     except typer.Exit as leaving:

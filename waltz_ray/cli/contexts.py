@@ -14,7 +14,7 @@ from pathlib import Path
 
 from waltz_ray.errors import InvalidInput
 
-__all__ = ["Context", "Contexts", "apply", "changed", "config_file", "read", "taken_out", "write"]
+__all__ = ["Context", "Contexts", "apply", "changed", "config_file", "own", "read", "taken_out", "write"]
 
 _OPTIONS = ("--dir", "--cluster", "--address", "--zookeeper")
 _VARIABLES = {"dir": "WALTZ_DIR", "cluster": "WALTZ_CLUSTER", "zookeeper": "WALTZ_ZOOKEEPER", "address": "RAY_ADDRESS"}
@@ -26,6 +26,7 @@ _FILES = {
     "zookeeper_auth_file": "WALTZ_ZOOKEEPER_AUTH_FILE",
 }
 _OURS = ("WALTZ_DIR", "WALTZ_CLUSTER", "WALTZ_ZOOKEEPER")
+_RUNS_ANOTHER = ["kv", "lock"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -163,10 +164,32 @@ def write(path: Path, contexts: Contexts) -> None:
         raise InvalidInput(f"the contexts cannot be written: {path}: {error.strerror}") from error
 
 
+def own(arguments: Sequence[str]) -> Sequence[str]:
+    """Those of the arguments that are ours: what is behind ``--`` is not, nor the command of ``waltz kv lock``, which
+    comes behind the lock's name."""
+    words: list[str] = []
+    is_value = False
+    for number, argument in enumerate(arguments):
+        if is_value:
+            is_value = False
+        elif argument == "--":
+            return arguments[:number]
+        elif argument.startswith("-"):
+            # Before a command there is no other option with a value, and waltz kv lock has no other without.
+            has_value = argument == "--context" or (words == _RUNS_ANOTHER and argument != "--help")
+            is_value = has_value and "=" not in argument
+        else:
+            words.append(argument)
+            if words[:-1] == _RUNS_ANOTHER:
+                return arguments[: number + 1]
+    return arguments
+
+
 def taken_out(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The value of ``--context``, wherever it stands before a ``--``, and the other arguments."""
-    name, rest, left = None, [], [*arguments]
-    while left and left[0] != "--":
+    """The value of ``--context``, wherever it stands before a ``--`` or another command, and the other arguments."""
+    name, rest, left = None, [], [*own(arguments)]
+    others = arguments[len(left) :]
+    while left:
         argument = left.pop(0)
         if argument == "--context":
             if not left:
@@ -176,7 +199,7 @@ def taken_out(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
             name = argument.partition("=")[2]
         else:
             rest.append(argument)
-    return name, rest + left
+    return name, [*rest, *others]
 
 
 def apply(name: str | None, arguments: Sequence[str], environment: MutableMapping[str, str] = os.environ) -> None:
@@ -185,7 +208,7 @@ def apply(name: str | None, arguments: Sequence[str], environment: MutableMappin
     A context counts as a whole or not at all. One that was named takes the place of the variables, and contradicts
     options; the current one gives way to both.
     """
-    options = [each for each in arguments if each.split("=")[0] in _OPTIONS]
+    options = [each for each in own(arguments) if each.split("=")[0] in _OPTIONS]
     if name is None:
         if options or any(environment.get(variable) for variable in _OURS):
             return
