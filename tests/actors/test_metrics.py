@@ -99,7 +99,7 @@ def test_a_scrubs_gauges(values: dict[Sample, float]) -> None:
         "scrub_done_bytes": 5,
         "scrub_total_bytes": 9,
     }
-    assert told["replica_scrub_last_pass_seconds"] == 2.5
+    assert (told["replica_scrub_began_seconds"], told["replica_scrub_last_pass_seconds"]) == (0.001, 2.5)
     assert [told[f"replica_damages_{name}"] for name in ("found", "repaired", "unrepaired")] == [3, 2, 1]
 
 

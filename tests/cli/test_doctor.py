@@ -62,6 +62,10 @@ WORSE: list[tuple[ClusterStatus, str]] = [
         "replica 0: its files were not checked for 20 days",
     ),
     (
+        replace(with_replica(scrub=ScrubStatus(5, 9, began_ms=0)), at_ms=21 * 86_400_000),
+        "replica 0: its files were not checked for 21 days",
+    ),
+    (
         replace(with_server(process=replace(PROCESS, now_ms=94_000)), at_ms=100_000),
         "server 1: its clock is 6 s behind the manager's",
     ),

@@ -147,8 +147,8 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"waltz_replica_partitions_damaged": "0x120", "waltz_replica_damages_unrepaired": "1x120"},
     ),
     "WaltzNotChecked": (
-        {"waltz_replica_scrub_last_pass_seconds": "1x120"},
-        {"waltz_replica_scrub_last_pass_seconds": "-2000000x120"},
+        {"waltz_replica_scrub_last_pass_seconds": "1x120", "waltz_replica_scrub_began_seconds": "-2000000x120"},
+        {"waltz_replica_scrub_began_seconds": "-2000000x120"},  # the first one does not end
     ),
     "WaltzSlowSync": (
         {

@@ -124,6 +124,11 @@ SCRUB: tuple[Metric[ScrubStatus], ...] = (
     Metric("waltz_replica_scrub_done_bytes", "bytes that the running pass has checked", lambda s: s.done_bytes),
     Metric("waltz_replica_scrub_total_bytes", "bytes that it is to check", lambda s: s.total_bytes),
     Metric(
+        "waltz_replica_scrub_began_seconds",
+        "when the running pass, or the last one, began, Unix time",
+        lambda s: None if s.began_ms is None else s.began_ms / 1000,
+    ),
+    Metric(
         "waltz_replica_scrub_last_pass_seconds",
         "when the last full pass ended, Unix time",
         lambda s: None if s.last_pass_ms is None else s.last_pass_ms / 1000,

@@ -257,9 +257,13 @@ def _not_reached(view: ClusterStatus) -> Iterator[Finding]:
 def _not_checked(view: ClusterStatus) -> Iterator[Finding]:
     for number, replica in view.replicas.items():
         scrub = replica.scrub
-        if view.at_ms is None or scrub is None or scrub.last_pass_ms is None:
+        if view.at_ms is None or scrub is None:
             continue
-        age_s = (view.at_ms - scrub.last_pass_ms) / 1000
+        # Before the end of the first pass since that began: it may never end.
+        since_ms = scrub.began_ms if scrub.last_pass_ms is None else scrub.last_pass_ms
+        if since_ms is None:
+            continue
+        age_s = (view.at_ms - since_ms) / 1000
         if age_s > NOT_CHECKED_S:
             remedy = "see whether scrub_bytes_per_s is too little for what it stores, or it is restarted too often"
             yield Finding(f"replica {number}", f"its files were not checked for {age_s / 86400:.0f} days", remedy)
