@@ -195,6 +195,7 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {'up{job="waltz-streams"}': "1x120", "waltz_streams_view_seconds": "0+60x120"},
         {'up{job="waltz-streams"}': "1x120", "waltz_streams_view_seconds": "0+60x100 6000x20"},
     ),
+    "WaltzStreamUnreadable": ({"waltz_streams_unreadable": "0x120"}, {"waltz_streams_unreadable": "1x120"}),
     "WaltzStreamBehind": ({"waltz_stream_lag_seconds": "80x120"}, {"waltz_stream_lag_seconds": "1000x120"}),
     "WaltzCollectorBehind": ({"waltz_collector_lag_minutes": "2x120"}, {"waltz_collector_lag_minutes": "20x120"}),
     "WaltzStreamQuarantined": ({"waltz_stream_quarantined": "0x120"}, {"waltz_stream_quarantined": "1x120"}),
