@@ -6,11 +6,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from inspect import signature
 
 import pytest
 
 from tests.testing.application import PATIENCE_S, Counted, Follower
-from waltz_ray import ClientConfig, WaltzClient
+from waltz_ray import ClientConfig, WaltzClient, connect, connect_async
+from waltz_ray.client.codecs import JsonCodec
 from waltz_ray.errors import AppendFailed, AppendTimeout, ClientClosed, ConfigError, InvalidInput, LockConflict
 from waltz_ray.testing import Faults, InMemoryCluster
 
@@ -38,6 +40,23 @@ def test_an_application_on_several_partitions() -> None:
         follower.wait_for(lambda: follower.data == {1: [b"d"], 3: [b"a", b"b", b"c"]})
         assert (client.partitions, client.server_high_water_mark(3)) == (4, 2)
         assert [t.header for t in client.read(1, 0, 10)] == [7]
+
+
+def test_a_client_takes_the_arguments_of_a_real_ones() -> None:
+    """But for those that say where a cluster is."""
+    places = {"self", "cluster", "zookeeper", "transport", "directory", "address"}
+    for ours, real in ((InMemoryCluster.connect, connect), (InMemoryCluster.connect_async, connect_async)):
+        assert {*signature(ours).parameters} - places == {*signature(real).parameters} - places
+    with InMemoryCluster() as cluster, cluster.connect(codec=JsonCodec()) as client:
+        client.append(0, {"a": 1}).result(PATIENCE_S)
+        assert [each.value for each in client.read(0, 0, 1)] == [{"a": 1}]
+
+    async def asynchronously() -> None:
+        async with InMemoryCluster() as cluster, await cluster.connect_async(codec=JsonCodec()) as client:
+            await client.append(0, [2])
+            assert [each.value async for each in client.read(0, 0, 1)] == [[2]]
+
+    asyncio.run(asynchronously())
 
 
 def test_it_is_quick_enough_for_tests() -> None:

@@ -6,14 +6,16 @@ import asyncio
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from types import TracebackType
 
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.application import Callbacks
+from waltz_ray.client.bounds import Partitions
 from waltz_ray.client.client import WaltzClient
+from waltz_ray.client.codecs import Codec
 from waltz_ray.client.directory import Location, Whereabouts
 from waltz_ray.client.engine import FeedKind
 from waltz_ray.client.io_thread import IoThread
@@ -121,14 +123,16 @@ class InMemoryCluster:
         self,
         callbacks: Callbacks | None = None,
         config: ClientConfig | None = None,
-        partitions: Sequence[int] | None = None,
+        partitions: Partitions = None,
         feed: FeedKind | None = None,
         space: str = DEFAULT_SPACE,
+        *,
+        codec: Codec | None = None,
     ) -> WaltzClient:
-        """A client of this cluster, with the arguments and errors of ``waltz_ray.connect``."""
+        """A client of this cluster: the errors and arguments of ``waltz_ray.connect``, but those that find one."""
         directory = self._directory(space)
         try:
-            return WaltzClient(directory, self._transport(), callbacks, config, partitions, feed)
+            return WaltzClient(directory, self._transport(), callbacks, config, partitions, feed, codec=codec)
         except BaseException:
             directory.close()
             raise
@@ -137,13 +141,15 @@ class InMemoryCluster:
         self,
         callbacks: Callbacks | None = None,
         config: ClientConfig | None = None,
-        partitions: Sequence[int] | None = None,
+        partitions: Partitions = None,
         feed: FeedKind | None = None,
         space: str = DEFAULT_SPACE,
+        *,
+        codec: Codec | None = None,
     ) -> AsyncWaltzClient:
         """A client for the loop that runs now, as ``waltz_ray.connect_async`` gives it."""
         directory = await asyncio.to_thread(self._directory, space)
-        client = AsyncWaltzClient(directory, self._transport(), callbacks, config, partitions, feed)
+        client = AsyncWaltzClient(directory, self._transport(), callbacks, config, partitions, feed, codec=codec)
         try:
             await client.start()
         except BaseException:
