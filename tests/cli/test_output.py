@@ -157,6 +157,29 @@ def test_what_stdout_has_no_letter_for_is_no_error(
     assert json.loads(done.stdout)["dir"] == os.fsdecode(directory)
 
 
+@pytest.mark.parametrize("command", ["demo", "pipeline"])
+def test_a_result_that_cannot_be_written_is_told_before_the_work(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("waltz_ray.demo.runner.run_demo", unwanted)
+    monkeypatch.setattr("waltz_spark.pipeline.run.run_pipeline", unwanted)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    file = tmp_path / "result.json"
+    file.touch()
+    assert run(command, "--json", str(tmp_path)) == 1
+    assert capsys.readouterr().err == f"waltz: --json {tmp_path} is a folder; give a file in it\n"
+    assert run(command, "--json", str(tmp_path / "none" / "a")) == 1
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    assert run(command, "--json", str(file)) == 1
+    assert run(command, "--json", str(tmp_path / "new.json")) == 1
+    assert capsys.readouterr().err.count("you may not write there") == 2
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def unwanted(*_: object) -> None:
+    raise AssertionError("nothing is begun")
+
+
 def of_a_shell(command: str) -> subprocess.CompletedProcess[str]:
     """``waltz`` there stands for the command line."""
     waltz = f"'{sys.executable}' -m waltz_ray"

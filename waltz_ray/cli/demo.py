@@ -34,10 +34,10 @@ def demo(
     from waltz_ray.demo.report import print_result
     from waltz_ray.demo.runner import run_demo
 
+    check_writable(json_file)
     kept = bool(directory)
     place = Path(os.path.realpath(directory or tempfile.mkdtemp(prefix="waltz-demo-")))
     place.mkdir(parents=True, exist_ok=True)
-    check_writable(json_file)
     ok = False
     begin = time.monotonic()
     console = Console(stderr=json_file == "-")

@@ -17,9 +17,17 @@ __all__ = ["BarScreen", "check_writable", "write_json"]
 
 
 def check_writable(json_file: str) -> None:
-    """Before minutes of work, not after them: InvalidInput if the file's folder is not there. - is stdout, "" none."""
-    if json_file and json_file != "-" and not Path(os.path.realpath(json_file)).parent.is_dir():
-        raise InvalidInput(f"--json {json_file}: there is no folder {Path(os.path.realpath(json_file)).parent}")
+    """Before minutes of work, not after them: InvalidInput if the file's folder is not there, or it cannot be written.
+    - is stdout, "" none."""
+    if json_file in ("", "-"):
+        return
+    path = Path(os.path.realpath(json_file))
+    if not path.parent.is_dir():
+        raise InvalidInput(f"--json {json_file}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise InvalidInput(f"--json {json_file} is a folder; give a file in it")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InvalidInput(f"--json {json_file}: you may not write there")
 
 
 def write_json(json_file: str, result: dict[str, Any]) -> None:
