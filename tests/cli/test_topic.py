@@ -160,8 +160,12 @@ def test_lag_has_every_stream_that_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoints = [tmp_path / query / "checkpoint" for query in ("one", "other")]
+
+    def begin(checkpoint: Path, read: int) -> None:
+        OffsetLog(checkpoint, StreamOf("shop/orders", "a-key", 1, (0,)), lambda _: {0: read}).close()
+
     for read, each in enumerate(checkpoints, 4):
-        OffsetLog(each, StreamOf("shop/orders", "a-key", 1, (0,)), lambda stream_id, read=read: {0: read}).close()
+        begin(each, read)
     info = SimpleNamespace(cluster_key="a-key")
     monkeypatch.setattr(
         "waltz_ray.coordination.cluster_store.ClusterStore", lambda *_: SimpleNamespace(info=lambda: info)
