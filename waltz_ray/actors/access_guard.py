@@ -122,7 +122,13 @@ class AccessGuard:
     def take_spaces(self, table: SpaceTable) -> None:
         self._spaces = table
 
-    def is_member(self, token: str) -> bool:
+    def having_shown(self, comer: Comer, token: str) -> Comer:
+        """Who ``comer`` is from now on."""
+        if self._is_member(token):
+            return replace(comer, member=True, token="")
+        return having_shown(comer, token, self.rules)
+
+    def _is_member(self, token: str) -> bool:
         """Whether an actor of this cluster has made it."""
         try:
             return self._secret is not None and is_member_token(self._secret(), token)
@@ -156,12 +162,8 @@ class ConnectionAccess:
 
     def show(self, token: str) -> None:
         """It says who it is, over TLS, in place of what was known."""
-        guard = self._guard
         self._granted.clear()
-        if guard.is_member(token):
-            self.comer = replace(self.comer, member=True, token="")
-        else:
-            self.comer = having_shown(self.comer, token, guard.rules)
+        self.comer = self._guard.having_shown(self.comer, token)
 
     def why_not(self, message: ClientMessage) -> str | None:
         """Why it is refused, which is counted; None: it is not. Of what no client may send nothing is said here."""

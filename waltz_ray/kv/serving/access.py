@@ -6,12 +6,11 @@ A command's right is looked for once; what was granted is remembered until the r
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from waltz_ray.actors.access_guard import PLAIN_TOKEN, AccessGuard
 from waltz_ray.kv.access import why_command_refused
 from waltz_ray.kv.messages import Opcode
-from waltz_ray.protocol.access import Comer, having_shown, why_unknown
+from waltz_ray.protocol.access import Comer, why_unknown
 
 __all__ = ["KvAccess"]
 
@@ -43,10 +42,7 @@ class KvAccess:
         if not self.comer.tls:
             return self._refusal(Opcode.SHOW_TOKEN, "plain_token", PLAIN_TOKEN)
         rules = self._guard.rules
-        if self._guard.is_member(token):
-            self.comer = replace(self.comer, member=True, token="")
-            return None
-        self.comer = having_shown(self.comer, token, rules)
+        self.comer = self._guard.having_shown(self.comer, token)
         unknown = None if rules is None else why_unknown(rules, self.comer)
         return None if unknown is None else self._refusal(Opcode.SHOW_TOKEN, *unknown)
 
