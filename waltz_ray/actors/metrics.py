@@ -9,6 +9,7 @@ Ray keeps about 11 KB for every gauge of every partition, in the process that se
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Generic, TypeVar
@@ -49,6 +50,7 @@ MOST_PARTITIONS = 64
 _MOST_LABELS = 4 * MOST_PARTITIONS
 """Of one figure that is told by replica, client, stage or reason."""
 
+K = TypeVar("K")
 S = TypeVar("S")
 Tags = Mapping[str, str]
 
@@ -108,22 +110,29 @@ class _Set(Generic[S]):
             each.tell(status, tags)
 
 
-class _OfPartitions(Generic[S]):
-    """The gauges of partitions: of those that came first, as many as are told one by one. Ray forgets no gauge, so one
-    that is here no more is told as ``gone`` makes it of what was said of it last."""
+class _OfEach(Generic[K, S]):
+    """The gauges of what comes and goes, partitions for one, tagged with ``key``: of those that came first, ``most``.
+    Ray forgets no gauge, so one that is here no more is told as ``gone`` makes it of what was said of it last."""
 
-    def __init__(self, figures: Iterable[Metric[S]], own: dict[str, str], gone: Callable[[S], S]) -> None:
-        self._set = _Set(figures, own, "partition")
-        self._told: dict[int, S] = {}
-        self._gone = gone
+    def __init__(
+        self,
+        figures: Iterable[Metric[S]],
+        own: dict[str, str],
+        key: str,
+        gone: Callable[[S], S],
+        most: int = MOST_PARTITIONS,
+    ) -> None:
+        self._set = _Set(figures, own, key)
+        self._told: dict[K, S] = {}
+        self._key, self._gone, self._most = key, gone, most
 
-    def tell(self, partitions: Mapping[int, S]) -> None:
-        for partition_id, partition in partitions.items():
-            if partition_id in self._told or len(self._told) < MOST_PARTITIONS:
-                self._told[partition_id] = partition
-                self._set.tell(partition, partition=str(partition_id))
-        for partition_id in self._told.keys() - partitions.keys():
-            self._set.tell(self._gone(self._told[partition_id]), partition=str(partition_id))
+    def tell(self, present: Mapping[K, S]) -> None:
+        for each, status in present.items():
+            if each in self._told or len(self._told) < self._most:
+                self._told[each] = status
+                self._set.tell(status, **{self._key: str(each)})
+        for each in self._told.keys() - present.keys():
+            self._set.tell(self._gone(self._told[each]), **{self._key: str(each)})
 
 
 def _served_no_more(last: ServedPartition) -> ServedPartition:
@@ -149,7 +158,7 @@ class Gauges:
         own = {"cluster": cluster, "replica": replica}
         self._replica, self._traffic = _Set(REPLICA, own), _Set(TRAFFIC, own)
         self._scrub = _Set(SCRUB, own)
-        self._partitions = _OfPartitions(STORED, own, _stored_no_more)
+        self._partitions = _OfEach[int, StoredPartition](STORED, own, "partition", _stored_no_more)
 
     def replica(self, status: ReplicaStatus) -> None:
         """Set everything that one ``ReplicaHost.status()`` knows."""
@@ -167,8 +176,8 @@ class ServerGauges:
 
     def __init__(self, cluster: str, server: str) -> None:
         own = {"cluster": cluster, "server": server}
-        self._server, self._partitions = _Set(SERVER, own), _OfPartitions(SERVED, own, _served_no_more)
-        self._measures = _Set(MEASURES, own)
+        self._server, self._measures = _Set(SERVER, own), _Set(MEASURES, own)
+        self._partitions = _OfEach[int, ServedPartition](SERVED, own, "partition", _served_no_more)
 
     def server(self, status: ServerStatus) -> None:
         """Set everything that one ``Server.status()`` knows."""
@@ -182,14 +191,12 @@ class KvGauges:
     """The gauges of one kv actor, tagged with the cluster, the actor and the space."""
 
     def __init__(self, cluster: str, actor: str) -> None:
-        self._set = _Set(KV, {"cluster": cluster, "actor": actor}, "space")
-        self._told: dict[str, KvSpaceStatus] = {}
+        own = {"cluster": cluster, "actor": actor}
+        self._spaces = _OfEach[str, KvSpaceStatus](KV, own, "space", _space_no_more, most=sys.maxsize)
 
     def actor(self, status: KvActorStatus) -> None:
         """Set everything that one ``KvActor.status()`` knows; a space that was deleted is served no more."""
-        self._told.update(status.spaces)
-        for space, last in self._told.items():
-            self._set.tell(last if space in status.spaces else _space_no_more(last), space=space)
+        self._spaces.tell(status.spaces)
 
 
 class TopicGauges:
