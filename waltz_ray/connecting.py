@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any, Literal
 
 from waltz_ray.client.actor_transport import ActorTransport
-from waltz_ray.client.aio import AsyncWaltzClient
+from waltz_ray.client.aio import AsyncWaltzClient, started
 from waltz_ray.client.application import Callbacks
 from waltz_ray.client.bounds import Partitions
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.codecs import Codec
-from waltz_ray.client.credentials import Credentials
+from waltz_ray.client.credentials import Credentials, Presented
 from waltz_ray.client.directory import Location, Whereabouts
 from waltz_ray.client.engine import FeedKind
 from waltz_ray.client.opening import opened
@@ -34,7 +34,7 @@ from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.spaces import DEFAULT_SPACE, Space, SpaceTable
 from waltz_ray.wire.znodes import ServerDescriptor
 
-__all__ = ["StoreDirectory", "connect", "connect_async", "endpoint_resolver", "init_ray"]
+__all__ = ["StoreDirectory", "connect", "connect_async", "connect_member", "endpoint_resolver", "init_ray"]
 
 TransportKind = Literal["tcp", "actor"]
 
@@ -100,13 +100,17 @@ async def connect_async(
     found = await asyncio.to_thread(find_cluster, cluster, directory, address, zookeeper)
     find = partial(_opened, found, transport, space, Credentials.of(config))
     place, carrier = await opened(find, lambda found: found[0].close())
-    client = AsyncWaltzClient(place, carrier, callbacks, config, partitions, feed, find, codec)
-    try:
-        await client.start()
-    except BaseException:
-        await asyncio.to_thread(place.close)
-        raise
-    return client
+    return await started(AsyncWaltzClient(place, carrier, callbacks, config, partitions, feed, find, codec))
+
+
+async def connect_member(
+    zookeeper: str, cluster: str, space: str, credentials: Presented, config: ClientConfig
+) -> AsyncWaltzClient:
+    """A client for one of the cluster's own actors: it knows where everything is. Errors leave nothing open."""
+    from waltz_ray.coordination.zookeeper import KazooZooKeeper
+
+    place = await opened(lambda: StoreDirectory(KazooZooKeeper(zookeeper), cluster, space), lambda made: made.close())
+    return await started(AsyncWaltzClient(place, TcpTransport(credentials=credentials), config=config))
 
 
 def init_ray(

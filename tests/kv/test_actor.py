@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from waltz_ray import compat
+from waltz_ray import compat, connecting
 from waltz_ray.client.credentials import NO_CREDENTIALS
 from waltz_ray.coordination.api import Watch
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
@@ -58,9 +58,9 @@ def test_a_space_that_cannot_be_opened_leaves_no_session_behind(monkeypatch: pyt
         actor = KvActor("demo", "127.0.0.1:1", 0)
         actor._zookeeper = object()  # type: ignore[assignment]
         opened: list[NoIds] = []
-        monkeypatch.setattr(module, "KazooZooKeeper", lambda connect_string: None)
+        monkeypatch.setattr("waltz_ray.coordination.zookeeper.KazooZooKeeper", lambda connect_string: None)
         monkeypatch.setattr(module, "ClusterStore", lambda zookeeper, cluster: None)
-        monkeypatch.setattr(module, "StoreDirectory", lambda *_: NoIds(opened))
+        monkeypatch.setattr(connecting, "StoreDirectory", lambda *_: NoIds(opened))
         for credentials in ("member_credentials", "kv_credentials"):
             monkeypatch.setattr(module, credentials, lambda store: NO_CREDENTIALS)
         with pytest.raises(ZooKeeperUnreachable):

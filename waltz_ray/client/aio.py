@@ -30,7 +30,7 @@ from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, InvalidInput
 from waltz_ray.protocol.records import Int32s, Int64s
 
-__all__ = ["AsyncWaltzClient", "engine_of", "next_client_id_of"]
+__all__ = ["AsyncWaltzClient", "engine_of", "next_client_id_of", "started"]
 
 T = TypeVar("T")
 
@@ -339,6 +339,16 @@ class AsyncWaltzClient(AsyncReads):
     def _ready_changed(self) -> None:
         self._ready.set()  # whoever waits is woken
         self._ready.clear()
+
+
+async def started(client: AsyncWaltzClient) -> AsyncWaltzClient:
+    """The same, begun on the loop that runs now; if that fails its directory is closed, for nobody else would do it."""
+    try:
+        await client.start()
+    except BaseException:
+        await asyncio.to_thread(client._directory.close)
+        raise
+    return client
 
 
 def engine_of(client: AsyncWaltzClient) -> Engine:

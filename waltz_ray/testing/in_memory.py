@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from types import TracebackType
 
-from waltz_ray.client.aio import AsyncWaltzClient
+from waltz_ray.client.aio import AsyncWaltzClient, started
 from waltz_ray.client.application import Callbacks
 from waltz_ray.client.bounds import Partitions
 from waltz_ray.client.client import WaltzClient
@@ -149,13 +149,9 @@ class InMemoryCluster:
     ) -> AsyncWaltzClient:
         """A client for the loop that runs now, as ``waltz_ray.connect_async`` gives it."""
         directory = await asyncio.to_thread(self._directory, space)
-        client = AsyncWaltzClient(directory, self._transport(), callbacks, config, partitions, feed, codec=codec)
-        try:
-            await client.start()
-        except BaseException:
-            await asyncio.to_thread(directory.close)
-            raise
-        return client
+        return await started(
+            AsyncWaltzClient(directory, self._transport(), callbacks, config, partitions, feed, codec=codec)
+        )
 
     def _transport(self) -> _Transport:
         return _Transport(self._started.loop, self._server_at, self._dice.delay_s)

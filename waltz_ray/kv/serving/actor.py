@@ -15,10 +15,8 @@ from waltz_ray.actors.member_credentials import cluster_secret, kv_credentials, 
 from waltz_ray.actors.metrics import KvGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.settings import own_host, own_settings
-from waltz_ray.client.aio import AsyncWaltzClient
-from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig, KvConfig
-from waltz_ray.connecting import StoreDirectory
+from waltz_ray.connecting import connect_member
 from waltz_ray.coordination.api import Watch
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.layer_store import LayerStore
@@ -225,20 +223,11 @@ class KvActor:
             self._failure = f"it opens no spaces any more: {error!r}, a bug of this actor; see its log, and restart it"
 
     async def _open(self, space: Space) -> None:
-        def place() -> StoreDirectory:
-            return StoreDirectory(KazooZooKeeper(self._connect_string), self._cluster, space.name)
-
         assert self._zookeeper is not None
         store = ClusterStore(self._zookeeper, self._cluster)
         shown = await asyncio.to_thread(member_credentials, store)
         to_others = await asyncio.to_thread(kv_credentials, store)
-        directory = await asyncio.to_thread(place)
-        client = AsyncWaltzClient(directory, TcpTransport(credentials=shown), config=_CLIENT)
-        try:
-            await client.start()
-        except BaseException:
-            await asyncio.to_thread(directory.close)  # else each attempt would leave a session of ZooKeeper behind
-            raise
+        client = await connect_member(self._connect_string, self._cluster, space.name, shown, _CLIENT)
         server = SpaceServer(
             self._actor_id,
             self._cluster,

@@ -15,9 +15,8 @@ from waltz_ray.actors.metrics import TopicGauges
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.settings import own_host, own_settings
 from waltz_ray.client.aio import AsyncWaltzClient
-from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig, TopicConfig
-from waltz_ray.connecting import StoreDirectory
+from waltz_ray.connecting import connect_member
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
@@ -128,19 +127,9 @@ class TopicActor:
         return KazooZooKeeper(self._connect_string, config.session_ms)
 
     async def _client_of(self, space: Space) -> AsyncWaltzClient:
-        def place() -> StoreDirectory:
-            return StoreDirectory(KazooZooKeeper(self._connect_string), self._cluster, space.name)
-
         assert self._zookeeper is not None
         shown = await asyncio.to_thread(member_credentials, ClusterStore(self._zookeeper, self._cluster))
-        directory = await asyncio.to_thread(place)
-        client = AsyncWaltzClient(directory, TcpTransport(credentials=shown), config=_CLIENT)
-        try:
-            await client.start()
-        except BaseException:
-            await asyncio.to_thread(directory.close)  # else each attempt would leave a session of ZooKeeper behind
-            raise
-        return client
+        return await connect_member(self._connect_string, self._cluster, space.name, shown, _CLIENT)
 
     async def _export(self, gauges: TopicGauges) -> None:
         while True:
