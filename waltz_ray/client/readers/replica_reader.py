@@ -130,44 +130,36 @@ class ReplicaReader:
         wanted, number = WantedTimes(first_id, end_id), self._first + partition_id
         while wanted.missing:
             question = partial(ReadTimes, number, first_id=wanted.first_id, end_id=wanted.end_id)
-            answer = self._told(partition_id, question, Times, lambda times: times.end_id)
+            answer = self._told(partition_id, wanted.first_id, question, Times, lambda times: times.end_id)
             wanted.take(answer.end_id, answer.times)
         return wanted.times
 
     def first_id_at(self, partition_id: int, time_ms: int) -> int:
         """The first transaction that may have been appended at ``time_ms`` or later, or the end of what is there."""
         question = partial(FindTime, self._first + partition_id, time_ms=time_ms)
-        return self._told(partition_id, question, TimeFound, lambda found: found.first_id).first_id
+        return self._told(partition_id, 0, question, TimeFound, lambda found: found.first_id).first_id
 
     def _told(
-        self, partition_id: int, question: Callable[..., _Question], kind: type[A], reach: Callable[[A], int]
+        self,
+        partition_id: int,
+        wanted_id: int,
+        question: Callable[..., _Question],
+        kind: type[A],
+        reach: Callable[[A], int],
     ) -> A:
         """``question`` lacks the session. ``reach``: up to where an answer goes. Who has no session open knows only
         what lies below its own mark, and says so of what is behind: that counts if nobody knows more."""
 
-        def attempt(left_s: float) -> A:
-            view = self._views.pop(partition_id, None) or self._resolve(partition_id)
-            below: list[A] = []
-            reasons: list[str] = []
-            for number in self._order(partition_id, view):
-                try:
-                    answer = self._answers(number, view, question, left_s)
-                    if not isinstance(answer, kind):
-                        raise WireError(f"a question about times was answered with {type(answer).__name__}")
-                except (OSError, WireError, ReplicaRefused) as error:
-                    self._passed_over.add(view.endpoints[number])
-                    reasons.append(f"replica {number}: {error}")
-                    continue
-                if answer.session_id != NO_SESSION:
-                    self._views[partition_id] = view  # else asked again
-                    return answer
-                below.append(answer)
-            if below:
-                return max(below, key=reach)
-            self._passed_over.clear()
-            raise DataUnavailable("; ".join(reasons) or "no replica has ever said where it is")
+        def ask(number: int, view: ReplicaView, left_s: float) -> A:
+            answer = self._answers(number, view, question, left_s)
+            if not isinstance(answer, kind):
+                raise WireError(f"a question about times was answered with {type(answer).__name__}")
+            return answer
 
-        return persist(f"the times of partition {partition_id}", self._timeout_s, attempt)
+        def limited(answer: A) -> int | None:
+            return None if answer.session_id != NO_SESSION else reach(answer)
+
+        return self._from_any(f"the times of partition {partition_id}", partition_id, wanted_id, ask, limited)
 
     def read_range(self, partition_id: int, first_id: int, end_id: int, max_bytes: int) -> Iterator[RecordBatch]:
         """Batches of about ``max_bytes`` with the records [first_id, end_id), every record's CRC verified.
@@ -193,15 +185,24 @@ class ReplicaReader:
         )
         return feed_in_space(batch, partition_id)
 
-    def _from_any(self, what: str, partition_id: int, wanted_id: int, ask: Callable[[int, ReplicaView, float], T]) -> T:
+    def _from_any(
+        self,
+        what: str,
+        partition_id: int,
+        wanted_id: int,
+        ask: Callable[[int, ReplicaView, float], T],
+        limited: Callable[[T], int | None] = lambda answer: None,
+    ) -> T:
         """What the first replica answers that can; ``ask`` gets its number, the view it is of, and the seconds left.
-        ``wanted_id``: the first that is asked about."""
+        ``wanted_id``: the first that is asked about. ``limited``: of an answer that counts only if nobody has one
+        without a limit, up to where it goes; of those the one that goes furthest counts."""
 
         def attempt(left_s: float) -> T:
             view = self._views.get(partition_id) or self._resolve(partition_id)
             self._views.pop(partition_id, None)  # asked again unless this one works
             reasons = []
             begins: list[BelowTheLog] = []
+            lesser: list[tuple[int, T]] = []
             for number in self._order(partition_id, view):
                 try:
                     answer = ask(number, view, left_s)
@@ -212,8 +213,13 @@ class ReplicaReader:
                     self._passed_over.add(view.endpoints[number])
                     reasons.append(f"replica {number}: {error}")
                     continue
+                if (limit := limited(answer)) is not None:
+                    lesser.append((limit, answer))
+                    continue
                 self._views[partition_id] = view
                 return answer
+            if lesser:
+                return max(lesser, key=lambda one: one[0])[1]
             self._passed_over.clear()
             if begins:
                 raise Trimmed(partition_id, wanted_id, max(view.trim_mark, *(gone.first_id for gone in begins)))
