@@ -27,7 +27,7 @@ from waltz_ray.topics.client.consumer import AsyncTopicConsumer
 from waltz_ray.topics.client.membership import BoundGroup, GroupStart
 from waltz_ray.topics.client.messages import Message, MessageBatch
 from waltz_ray.topics.client.openings import CLOSED
-from waltz_ray.topics.client.outgoing import MessageKey, SentMessage, Spread, message_bytes, record_of, records_of
+from waltz_ray.topics.client.outgoing import MessageKey, SentMessage, Spread, record_of, records_of
 from waltz_ray.topics.client.place import TopicsPlace
 from waltz_ray.topics.client.producer import SentMany, checked_size
 from waltz_ray.topics.client.registering import ProducerRegistration
@@ -229,8 +229,8 @@ class TopicProducer:
         time: str,
     ) -> tuple[int, Future[int]]:
         outlet = self._outlets.get(checked_text("a topic's name", topic)) or self._outlet(topic)
-        record, header = record_of(data, type, attributes, time, _SENDER, clock.time_ns() // 1_000_000)
-        checked_size(self._registration, topic, message_bytes(data, attributes))
+        record, header, size = record_of(data, type, attributes, time, _SENDER, clock.time_ns() // 1_000_000)
+        checked_size(self._registration, topic, size)
         self._look()
         chosen = outlet.spread.choose(key, partition)
         return chosen, outlet.log.append(chosen, record, header)

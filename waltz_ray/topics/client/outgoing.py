@@ -11,7 +11,7 @@ from waltz_ray.topics.client.arguments import checked_messages, checked_partitio
 from waltz_ray.topics.payload import check_sum, packed_payload
 from waltz_ray.topics.records import TopicMessage, encode_messages, encode_topic_record, header_of_type
 
-__all__ = ["MessageKey", "SentMessage", "Spread", "message_bytes", "record_of", "records_of"]
+__all__ = ["MessageKey", "OutgoingMessage", "SentMessage", "Spread", "record_of", "records_of"]
 
 MessageKey = Key
 """What has the same key goes to the same partition."""
@@ -25,22 +25,26 @@ class SentMessage(NamedTuple):
     offset: int
 
 
+class OutgoingMessage(NamedTuple):
+    """The data and the header of its transaction. ``size_bytes``: how long it is for whoever limits that, attributes
+    and all, as for slots."""
+
+    record: bytes
+    header: int
+    size_bytes: int
+
+
 def record_of(
     data: bytes, msg_type: str, attributes: str | None, msg_time: str, sent_addr: int, now_ms: int
-) -> tuple[bytes, int]:
-    """The data and the header of the transaction. InvalidInput for what cannot be sent."""
+) -> OutgoingMessage:
+    """InvalidInput for what cannot be sent."""
     for what, text in (("a message type", msg_type), ("a message's time", msg_time)):
         checked_text(what, text)
     if attributes is not None:
         checked_text("attributes", attributes)
     payload, flag = packed_payload(_checked(data), attributes)
     message = TopicMessage(payload, flag, check_sum(payload), sent_addr, now_ms, msg_type, msg_time)
-    return encode_topic_record(message), header_of_type(msg_type)
-
-
-def message_bytes(data: bytes, attributes: str | None) -> int:
-    """How long a message is for whoever limits that: attributes and all, as for slots. InvalidInput."""
-    return len(packed_payload(data, attributes)[0])
+    return OutgoingMessage(encode_topic_record(message), header_of_type(msg_type), len(payload))
 
 
 def records_of(datas: Sequence[bytes], msg_type: str, sent_addr: int, now_ms: int) -> tuple[list[bytes], int]:

@@ -19,7 +19,7 @@ from waltz_ray.errors import InvalidInput
 from waltz_ray.net.room import Room
 from waltz_ray.protocol.records import Int64s
 from waltz_ray.topics.client.arguments import checked_text
-from waltz_ray.topics.client.outgoing import MessageKey, SentMessage, Spread, message_bytes, record_of, records_of
+from waltz_ray.topics.client.outgoing import MessageKey, SentMessage, Spread, record_of, records_of
 from waltz_ray.topics.client.registering import ProducerRegistration
 from waltz_ray.topics.client.settings import TopicClientConfig
 from waltz_ray.topics.client.topic_logs import TopicLogs
@@ -88,8 +88,8 @@ class AsyncTopicProducer:
         and ``time`` are text for consumers.
         """
         outlet = self._outlets.get(checked_text("a topic's name", topic)) or await self._outlet(topic)
-        record, header = record_of(data, type, attributes, time, _SENDER, _now_ms())
-        checked_size(self._registration, topic, message_bytes(data, attributes))
+        record, header, size = record_of(data, type, attributes, time, _SENDER, _now_ms())
+        checked_size(self._registration, topic, size)
         chosen = outlet.spread.choose(key, partition)
         return SentMessage(topic, chosen, await outlet.log.append(chosen, record, header))
 
@@ -107,8 +107,7 @@ class AsyncTopicProducer:
         ``TopicClientConfig.outstanding_bytes`` without a fate. Those to one partition get there in the order of the
         calls."""
         await self._outlet(checked_text("a topic's name", topic))
-        record_of(data, type, attributes, time, _SENDER, _now_ms())  # what cannot be sent is refused here
-        size = message_bytes(data, attributes)
+        size = record_of(data, type, attributes, time, _SENDER, _now_ms()).size_bytes  # what cannot be sent is refused
         while not self._room.fits(size):
             if not self._room.used:
                 raise InvalidInput(f"a message of {size} bytes is more than outstanding_bytes")
