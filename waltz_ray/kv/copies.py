@@ -120,7 +120,7 @@ class AskedForCopies:
             self._orders.effects.append(Answer(heapq.heappop(waiting)[1], Ack()))
 
     def time_passed(self) -> None:
-        """Tell those who have waited as long as a primary does; looked for now and then, for there may be many."""
+        """Tell those who have waited as long as a primary does; ten times in that time, for there may be many."""
         fullwait_ms, now_ms = self._limits.fullwait_ms, self._orders.now_ms
         if now_ms < self._looked_ms + fullwait_ms // 10:
             return

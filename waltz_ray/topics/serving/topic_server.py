@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -38,7 +37,7 @@ from waltz_ray.topics.groups.status import GroupStatus
 from waltz_ray.topics.groups.table import SlotPlace, TopicPartition, TopicShape, TopicTable
 from waltz_ray.topics.lease_ending import others_end
 from waltz_ray.topics.serving.access_view import AccessView
-from waltz_ray.topics.serving.deliveries import Deliveries
+from waltz_ray.topics.serving.deliveries import Deliveries, unix_ms
 from waltz_ray.topics.serving.gateway import MASTER_METHODS, TopicGateway
 from waltz_ray.topics.serving.master_port import MasterPort
 from waltz_ray.topics.serving.offsets import OffsetResets, Offsets
@@ -360,7 +359,7 @@ class TopicServer:
         while True:
             if self._leading:
                 try:
-                    await self._in_thread(partial(self.access.rotate, time.time_ns() // 1_000_000))
+                    await self._in_thread(partial(self.access.rotate, unix_ms()))
                 except (CoordinationError, InvalidInput) as error:
                     log.warning("topic/%d: the visit tokens are not made anew: %s", self._actor, error)
             await asyncio.sleep(_AGAIN_S)
