@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -36,19 +36,12 @@ def test_zookeeper_goes_away_between_listening_and_registering(tmp_path: Path, m
     attempts = 0
 
     class GoesAway(MemoryZooKeeper):
-        def register_ephemeral(
-            self,
-            path: str,
-            data: Callable[[], bytes],
-            *,
-            sequence: bool = False,
-            may_create: Callable[[bool], bool] | None = None,
-        ) -> EphemeralNode:
+        def register_ephemeral(self, *what: Any, **how: Any) -> EphemeralNode:
             nonlocal attempts
             attempts += 1
             if attempts == 1:
                 raise ZooKeeperUnreachable("ZooKeeper is away")
-            return super().register_ephemeral(path, data, sequence=sequence, may_create=may_create)
+            return super().register_ephemeral(*what, **how)
 
     monkeypatch.setattr(partition_server, "begin_log", lambda cluster, actor: None)
     monkeypatch.setattr(partition_server, "own_settings", lambda *_: SimpleNamespace(config=config))

@@ -62,6 +62,14 @@ def kv(make: MakeKv) -> Any:
     return make()
 
 
+@pytest.fixture
+def passed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds, the first of it, that have passed for clients beyond those of the clock."""
+    now, more = KvEngine.now, [0.0]
+    monkeypatch.setattr(KvEngine, "now", lambda engine: now(engine) + more[0])
+    return more
+
+
 def happened(cluster: FakeKvCluster) -> set[int]:
     """How often each write has happened."""
     return set(cluster.state.done.values())
@@ -202,10 +210,8 @@ def test_updates_of_many_at_once_are_all_in_it(make: MakeKv, kv: Any) -> None:
         kv.update("n", lambda value: 1 // 0)
 
 
-def test_what_is_updated_does_not_live_longer_for_it(kv: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_updated_does_not_live_longer_for_it(kv: Any, passed: list[float]) -> None:
     """The time that the function takes is a part of its life."""
-    now, passed = KvEngine.now, [0.0]
-    monkeypatch.setattr(KvEngine, "now", lambda engine: now(engine) + passed[0])
 
     def slow(value: int) -> int:
         passed[0] += 50
@@ -229,10 +235,9 @@ def test_what_is_updated_does_not_live_longer_for_it(kv: Any, monkeypatch: pytes
 
 
 def test_what_an_update_waits_for_its_read_is_no_part_of_what_was_left_then(
-    cluster: FakeKvCluster, kv: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeKvCluster, kv: Any, passed: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, news, passed = KvEngine.now, KvConnections.news, [0.0]
-    monkeypatch.setattr(KvEngine, "now", lambda engine: now(engine) + passed[0])
+    news = KvConnections.news
 
     async def long(connections: KvConnections, until_s: float) -> None:
         await news(connections, until_s)
@@ -615,11 +620,9 @@ def test_who_waits_for_a_lock_has_it_next(make: MakeKv, kv: Any) -> None:
 
 
 def test_a_lock_that_was_waited_for_has_a_whole_lease(
-    cluster: FakeKvCluster, make: MakeKv, kv: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeKvCluster, make: MakeKv, kv: Any, passed: list[float]
 ) -> None:
     """Not what is left of one that began when it was asked for."""
-    now, passed = KvEngine.now, [0.0]
-    monkeypatch.setattr(KvEngine, "now", lambda engine: now(engine) + passed[0])
     seen = cluster.actors[cluster.owner(b"leader")].seen
     waits, found = make().lock("leader", lease=6, wait=30), []
 
@@ -638,11 +641,9 @@ def test_a_lock_that_was_waited_for_has_a_whole_lease(
 
 
 def test_a_lock_that_was_got_before_its_answer_was_lost_is_had_no_longer_than_its_lease(
-    cluster: FakeKvCluster, kv: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeKvCluster, kv: Any, passed: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lease began when the lock was got, not when it was asked for once more."""
-    now, passed = KvEngine.now, [0.0]
-    monkeypatch.setattr(KvEngine, "now", lambda engine: now(engine) + passed[0])
     kv.set("leader", 1)  # connected
     actor = cluster.actors[cluster.owner(b"leader")]
     actor.faults.append("after")
@@ -662,10 +663,8 @@ def test_a_lock_that_was_got_before_its_answer_was_lost_is_had_no_longer_than_it
 
 
 def test_a_lock_whose_lease_was_over_before_its_answer_came_is_waited_for_anew(
-    cluster: FakeKvCluster, kv: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeKvCluster, kv: Any, passed: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, passed = KvEngine.now, [0.0]
-    monkeypatch.setattr(KvEngine, "now", lambda engine: now(engine) + passed[0])
     kv.set("leader", 1)  # connected
     actor = cluster.actors[cluster.owner(b"leader")]
     handle, over = actor.handle, iter([True])

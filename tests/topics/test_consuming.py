@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -346,26 +346,36 @@ def test_t26_a_group_that_was_further_than_the_log_is_goes_on_at_its_end() -> No
     asyncio.run(run())
 
 
+async def more_than_is_folded(found: TopicActors, last: int) -> tuple[list[int], Callable[[], Awaitable[None]]]:
+    """(where three messages behind ``last`` are, of which the slot does not know; what lets it know them)."""
+    partition = found.nodes[0].topics["orders"].partitions[0]
+    await found.until(lambda: partition.end > last)
+    held: list[RecordBatch] = []
+    folded = partition.fold._fold
+    partition.fold._fold = held.append  # type: ignore[method-assign, assignment]
+    with found.cluster.connect(space="orders") as client:
+        ends = [await asyncio.to_thread(client.append(0, b"\x02").result, 10) for _ in range(3)]
+
+    async def fold() -> None:
+        await found.until(lambda: sum(map(len, held)) >= 3)
+        for batch in held:
+            folded(batch)
+
+    return ends, fold
+
+
 def test_t26_a_group_further_than_what_is_known_of_the_log_waits() -> None:
     """It is the actor that is behind, not the log: nothing is set back."""
 
     async def run() -> None:
         async with one_slot() as (found, broker):
             numbers = await sent(broker, b"a")
-            partition = found.nodes[0].topics["orders"].partitions[0]
-            await found.until(lambda: partition.end > numbers[0])
-            held: list[object] = []
-            folded = partition.fold._fold
-            partition.fold._fold = held.append  # type: ignore[method-assign, assignment]
-            with found.cluster.connect(space="orders") as client:
-                ends = [await asyncio.to_thread(client.append(0, b"\x02").result, 10) for _ in range(3)]
+            ends, fold = await more_than_is_folded(found, numbers[0])
             found.offsets.items[KEY] = OffsetItem(ends[-1] + 1, 1, 0, 0)
             waiting = await broker.register("g", "orders")
             assert (waiting.code, "not known here yet" in waiting.why) == (503, True)
             assert found.offsets.items[KEY].offset == ends[-1] + 1
-            await found.until(lambda: sum(map(len, held)) >= 3)  # type: ignore[arg-type]
-            for batch in held:
-                folded(batch)  # type: ignore[arg-type]
+            await fold()
             assert (await broker.register("g", "orders")).number(4) == ends[-1] + 1
 
     asyncio.run(run())
@@ -379,13 +389,7 @@ def test_who_has_read_more_than_is_known_of_the_log_keeps_the_partition(monkeypa
         async with one_slot() as (found, broker):
             numbers = await sent(broker, b"a")
             await broker.register("g", "orders")
-            partition = found.nodes[0].topics["orders"].partitions[0]
-            await found.until(lambda: partition.end > numbers[0])
-            held: list[object] = []
-            folded = partition.fold._fold
-            partition.fold._fold = held.append  # type: ignore[method-assign, assignment]
-            with found.cluster.connect(space="orders") as client:
-                ends = [await asyncio.to_thread(client.append(0, b"\x02").result, 10) for _ in range(3)]
+            ends, fold = await more_than_is_folded(found, numbers[0])
 
             async def said(offset: int) -> int:
                 told = ProgressRequestC2B("one", "g", "orders", 0, offset, 0)
@@ -394,9 +398,7 @@ def test_who_has_read_more_than_is_known_of_the_log_keeps_the_partition(monkeypa
             assert await said(ends[-1] + 1) == TopicCode.UNAVAILABLE
             assert await said(ends[-1] + 2) == TopicCode.BAD_REQUEST, "which is not in the log either"
             assert found.offsets.items[KEY].offset <= numbers[0]
-            await found.until(lambda: sum(map(len, held)) >= 3)  # type: ignore[arg-type]
-            for batch in held:
-                folded(batch)  # type: ignore[arg-type]
+            await fold()
             assert await said(ends[-1] + 1) == TopicCode.OK
             assert found.offsets.items[KEY].offset == ends[-1] + 1
 
@@ -409,22 +411,15 @@ def test_t30_where_a_group_is_to_go_on_may_be_known_to_the_log_only(monkeypatch:
     async def run() -> None:
         async with one_slot() as (found, broker):
             numbers = await sent(broker, b"a")
-            partition = found.nodes[0].topics["orders"].partitions[0]
-            await found.until(lambda: partition.end > numbers[0])
-            held: list[object] = []
-            folded = partition.fold._fold
-            partition.fold._fold = held.append  # type: ignore[method-assign, assignment]
-            with found.cluster.connect(space="orders") as client:
-                ends = [await asyncio.to_thread(client.append(0, b"\x02").result, 10) for _ in range(3)]
+            ends, fold = await more_than_is_folded(found, numbers[0])
             waiting = await broker.register("g", "orders", offset=ends[-1] + 1)
             assert (waiting.code, "not known here yet" in waiting.why) == (503, True)
             assert (await broker.register("g", "orders", offset=ends[-1] + 2)).code == 400
-            await found.until(lambda: sum(map(len, held)) >= 3)  # type: ignore[arg-type]
             monkeypatch.setattr(slot_partition, "_SETTLED_S", LIMIT_S)
             taking = asyncio.ensure_future(broker.register("g", "orders", offset=ends[-1] + 1))
+            partition = found.nodes[0].topics["orders"].partitions[0]
             await found.until(lambda: bool(partition.fold._waiting))
-            for batch in held:
-                folded(batch)  # type: ignore[arg-type]
+            await fold()
             assert (await taking).number(4) == ends[-1] + 1
 
     asyncio.run(run())
