@@ -40,7 +40,7 @@ __all__ = ["SimSlotArranger", "SimTopicActor", "log_client", "topic_conditions"]
 
 _TIMED = (
     *(consumer, masters, producer, registering),
-    *(connection, deliveries, master_port, topic_server_module, units),
+    *(connection, deliveries, master_port, units),
 )
 _MASTER_PORT = 7100
 _RETRY_S = 0.5
