@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.kv.fake_cluster import FakeKvCluster
 from tests.net.test_tls import made
 from waltz_ray import compat, kv
 from waltz_ray.client.aio import AsyncWaltzClient
+from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.codecs import JsonCodec
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
@@ -47,7 +49,7 @@ from waltz_ray.kv.client.scanning import covered
 from waltz_ray.kv.client.settings import KvClientConfig
 from waltz_ray.kv.client.table import RouteTable
 from waltz_ray.kv.client.values import Entry
-from waltz_ray.kv.client.watching import ItemDeleted, ItemExpired, ItemSet, ItemTouched
+from waltz_ray.kv.client.watching import ItemDeleted, ItemExpired, ItemSet, ItemTouched, LogsOfWatches
 from waltz_ray.kv.messages import Hashmask, Hashmasks, Scanned
 from waltz_ray.kv.model import BARRIER, Delete, Expired, ItemKey, Record, Set, Several, Touch, ValueType
 from waltz_ray.kv.placement import BucketSplitting
@@ -482,6 +484,30 @@ def test_a_watch_ends_with_its_client(place: LogPlace) -> None:
     with pytest.raises(ClientClosed):
         items.watch()
     events.stop()
+
+
+def test_no_watch_begins_while_those_of_a_client_are_closed() -> None:
+    watches = LogsOfWatches()
+    other, begun = cast(WaltzClient, Mock()), cast(WaltzClient, Mock())
+
+    def close() -> None:
+        with pytest.raises(ClientClosed):
+            watches.add(other)
+
+    cast(Mock, begun).close.side_effect = close
+    watches.add(begun)
+    watches.close()
+    assert [cast(Mock, each).close.call_count for each in (begun, other)] == [1, 1]
+
+
+def test_watches_that_cannot_be_closed_here_leave_their_client_open() -> None:
+    watches = LogsOfWatches()
+    begun, other = cast(WaltzClient, Mock()), cast(WaltzClient, Mock())
+    cast(Mock, begun).close.side_effect = InvalidInput("it would wait for itself")
+    watches.add(begun)
+    with pytest.raises(InvalidInput):
+        watches.close()
+    assert watches.add(other) is other
 
 
 def test_a_watch_on_a_loop_ends_with_its_client(place: LogPlace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,15 +204,22 @@ class LogsOfWatches:
             self._logs.discard(log)
 
     def close(self) -> None:
-        """All of them. Idempotent. InvalidInput where one would wait for itself: it can be closed elsewhere."""
-        while True:
+        """All of them; from the first on no other one comes. Idempotent. InvalidInput where one would wait for itself:
+        then it is as open as before, and can be closed elsewhere."""
+        with self._own_lock():
+            before, self._closed = self._closed, True
+        try:
+            while (log := self._any()) is not None:
+                log.close()
+                self.discard(log)
+        except BaseException:
             with self._own_lock():
-                if not self._logs:
-                    self._closed = True
-                    return
-                log = next(iter(self._logs))
-            log.close()
-            self.discard(log)
+                self._closed = before
+            raise
+
+    def _any(self) -> WaltzClient | None:
+        with self._own_lock():
+            return next(iter(self._logs), None)
 
 
 class KvWatch(Iterator[ItemEvent]):
