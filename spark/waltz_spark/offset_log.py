@@ -4,6 +4,7 @@
 
     <checkpoint>/
         lock            flocked by the one runner
+        stream          its ID, before anything is held in the log under that
         metadata        whose checkpoint this is, and where its stream began
         offsets/<n>     the ranges of batch n, written before it runs
         commits/<n>     its sink has returned
@@ -14,7 +15,8 @@ before anything else is done, so a name without ``.tmp`` is a whole file. What a
 =============================================  =================================================================
 kill                                           next start
 =============================================  =================================================================
-before ``metadata`` has its name               makes it (anew: nothing has been read yet)
+before ``metadata`` has its name               makes it (anew: nothing has been read yet), with the ID in ``stream``, if
+                                               that has its name: the hold that was made for it is its own
 before ``offsets/<n>`` has its name            plans batch n anew: nothing of it has run
 after that, before ``commits/<n>`` has its     runs batch n again with exactly the ranges of ``offsets/<n>``: the
 name (also: in the middle of the sink)         same transactions in the same order in the same tasks
@@ -43,7 +45,7 @@ KEPT = 100
 """How many of the last batches stay in the log, to be looked at."""
 
 _FORMAT, _VERSION = "waltz stream checkpoint", 1
-_NAMES = {"lock", "metadata", "metadata.tmp", "offsets", "commits"}
+_NAMES = {"lock", "stream", "stream.tmp", "metadata", "metadata.tmp", "offsets", "commits"}
 
 
 class OffsetFiles:
@@ -168,7 +170,7 @@ class OffsetLog:
         if not path.exists():
             if os.listdir(self._offsets) or os.listdir(self._commits):
                 raise Corruption(str(path), 0, "it is missing; start with a new checkpoint")
-            stream_id = str(uuid.uuid4())
+            stream_id = self._new_stream_id()
             fields = {"format": _FORMAT, "stream_id": stream_id, **of._asdict(), "start": _keyed(start(stream_id))}
             self._files.write_whole(path, _encoded(fields))
         fields = _decoded(path)
@@ -182,6 +184,16 @@ class OffsetLog:
                     "use another checkpoint"
                 )
         return str(fields["stream_id"]), {int(p): int(end) for p, end in fields["start"].items()}
+
+    def _new_stream_id(self) -> str:
+        """The same after a kill: what is held under the ID by then would keep the log for ever under another one."""
+        path = self._directory / "stream"
+        if not path.exists():
+            self._files.write_whole(path, _encoded({"format": _FORMAT, "stream_id": str(uuid.uuid4())}))
+        fields = _decoded(path)
+        if fields.get("format") != _FORMAT:
+            raise ForeignStorage(f"{path} is not of a stream's checkpoint; name another directory")
+        return str(fields["stream_id"])
 
     def _load(self, of: StreamOf) -> None:
         offsets, commits = _numbers(self._offsets), _numbers(self._commits)

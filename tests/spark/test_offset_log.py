@@ -168,11 +168,12 @@ def test_a_power_failure_at_any_change_loses_and_doubles_nothing(tmp_path: Path,
     steps = steps_of(lambda directory, files: stream(directory, Sink(), files).run(), tmp_path / "whole")
     assert {"write metadata.tmp", "rename 0", "sync offsets", "sync commits"} <= set(steps)
     for at in range(len(steps)):
-        directory, sink = tmp_path / f"at-{at}", Sink()
+        directory, sink, log = tmp_path / f"at-{at}", Sink(), FakeLog(MARKS)
         with pytest.raises(Killed):
-            stream(directory, sink, CrashingFiles(at, after)).run()
+            stream(directory, sink, CrashingFiles(at, after), log=log).run()
         before = list(sink.calls)
-        stream(directory, sink).run()
+        stream(directory, sink, log=log).run()
+        assert len(log.holds) == 1, f"{steps[at]}: a hold is left that nobody moves"
         assert sink.transactions() == EVERYTHING, steps[at]
         assert len(sink.calls) <= len(sink.batches) + 1, "more than the last batch came again"
         assert sink.calls[: len(before)] == before
