@@ -33,6 +33,8 @@ from waltz_bench.processes import DRIVER, Processes
 from waltz_bench.report import report
 from waltz_ray.errors import InvalidInput
 from waltz_ray.kv import connect_async
+from waltz_ray.protocol.spaces import KV_SPACE, checked_count
+from waltz_ray.spaces import Spaces
 
 __all__ = [
     "APPEND",
@@ -47,6 +49,7 @@ __all__ = [
     "KvOptions",
     "cases_of",
     "kv_ratios",
+    "kv_space",
 ]
 
 WALTZ, ETCD, REDIS = "waltz_ray", "etcd", "Redis"
@@ -80,33 +83,39 @@ PEERS: Mapping[str, tuple[str, StartStore]] = {"redis": (REDIS, redis_server), "
 
 @dataclass(frozen=True)
 class KvOptions:
-    """``seconds`` measured in each run after ``warmup_s``; values of ``size_bytes``; ``peers`` of PEERS."""
+    """``seconds`` measured in each run after ``warmup_s``; values of ``size_bytes``; ``peers`` of PEERS.
+
+    ``partitions``: of a space that is made for it, 0 = the one that every cluster has, as it is.
+    """
 
     runs: int = 5
     seconds: float = 2.0
     warmup_s: float = 0.3
     size_bytes: int = 100
     peers: tuple[str, ...] = ()
+    partitions: int = 0
 
     def __post_init__(self) -> None:
         unknown = [peer for peer in self.peers if peer not in PEERS]
         if unknown:
             raise InvalidInput(f"there is no comparison with {unknown[0]!r}; there is: {', '.join(PEERS)}")
+        checked_count("kv", self.partitions or None)
 
 
 class _Ours:
     """The key/value layer of a running cluster."""
 
-    def __init__(self, waltz: Waltz) -> None:
+    def __init__(self, waltz: Waltz, space: str) -> None:
         self.version = version("waltz-ray")
         self._waltz = waltz
+        self._space = space
 
     def processes(self) -> Processes:
         actors = {f"kv-{number}": actor for number, actor in sorted(self._waltz.status().kv.items())}
         return Processes(self._waltz.pids() | {name: pid_of(name, actor) for name, actor in actors.items()})
 
     async def client(self) -> StoreClient:
-        client = await connect_async(self._waltz.name, zookeeper=self._waltz.zookeeper)
+        client = await connect_async(self._waltz.name, self._space, zookeeper=self._waltz.zookeeper)
         return cast(StoreClient, client)  # its names may be bytes, too
 
 
@@ -116,7 +125,7 @@ def kv(
     """All stores in ``directory``, every case in turn, and beside it the log's own append."""
     with ExitStack() as stack:
         waltz = stack.enter_context(waltz_cluster(directory, running, progress, kv=ACTORS))
-        stores: dict[str, Store] = {WALTZ: _Ours(waltz)}
+        stores: dict[str, Store] = {WALTZ: _Ours(waltz, kv_space(waltz, options.partitions, running))}
         for peer in options.peers:
             name, start = PEERS[peer]
             stores[name] = stack.enter_context(start(directory / peer, progress))
@@ -130,6 +139,17 @@ def kv(
         rows = alternate(cases, options.runs, progress)
         versions = {name: store.version for name, store in stores.items() if name != WALTZ}
         return report("kv", rows, kv_ratios(rows), directory, versions=versions, notes=_notes(rows))
+
+
+def kv_space(waltz: Waltz, partitions: int, running: str) -> str:
+    """The name of the space that is measured. InvalidInput: one with so many ``partitions`` would be made in ``running``,
+    which is somebody's cluster."""
+    if not partitions:
+        return KV_SPACE
+    if running:
+        raise InvalidInput(f"--partitions is for a cluster of the benchmark's own: {running} gets no space for it")
+    with Spaces(waltz.name, zookeeper=waltz.zookeeper) as spaces:
+        return spaces.create(f"{KV_SPACE}-{partitions}", partitions, kind="kv").name
 
 
 def _notes(rows: Sequence[Figure]) -> list[str]:

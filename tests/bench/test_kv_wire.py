@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 import psutil  # type: ignore[import-untyped]
 import pytest
 from waltz_bench import kv_etcd, kv_redis
-from waltz_bench.kv import PEERS, SET_MANY, KvOptions, cases_of
+from waltz_bench.cluster import Waltz
+from waltz_bench.kv import PEERS, SET_MANY, KvOptions, cases_of, kv_space
 from waltz_bench.kv_load import LoadThread
 
 from waltz_ray.errors import AppendFailed, ConfigError, InvalidInput
@@ -48,6 +50,18 @@ def test_a_store_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Monke
             pass
     with pytest.raises(InvalidInput, match="no comparison with 'mongo'; there is: redis, etcd"):
         KvOptions(peers=("mongo",))
+
+
+def test_partitions_that_no_space_has() -> None:
+    """Said before a cluster is started; and a running cluster gets no space for a benchmark."""
+    with pytest.raises(InvalidInput, match="has 1, 2, 4, 8"):
+        KvOptions(partitions=3)
+    running = cast(Waltz, None)  # not asked
+    with pytest.raises(
+        InvalidInput, match="--partitions is for a cluster of the benchmark's own: orders gets no space"
+    ):
+        kv_space(running, 4, "orders")
+    assert kv_space(running, 0, "orders") == "kv"
 
 
 @pytest.mark.parametrize("name", PEERS)

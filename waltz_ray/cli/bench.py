@@ -185,11 +185,15 @@ def kv(
     compare: Annotated[
         list[str] | None, typer.Option("--compare", help="Beside it redis or etcd; may be repeated.")
     ] = None,
+    partitions: Annotated[
+        int, typer.Option(min=0, help="Of a space made for it; 0 = that of every cluster, which has 16.")
+    ] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Keys and values: single sets and gets, 64 clients, pipelined gets, set_many; and the log's own append."""
     part = _part("kv", "uvloop", "grpc")
-    options = part.KvOptions(runs, seconds, size_bytes=size, peers=tuple(dict.fromkeys(compare or ())))
+    peers = tuple(dict.fromkeys(compare or ()))
+    options = part.KvOptions(runs, seconds, size_bytes=size, peers=peers, partitions=partitions)
     _run(directory, as_json, lambda place, progress: part.kv(place, options, cluster, progress))
 
 
