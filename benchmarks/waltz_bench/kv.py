@@ -142,8 +142,7 @@ def kv(
 
 
 def kv_space(waltz: Waltz, partitions: int, running: str) -> str:
-    """The name of the space that is measured. InvalidInput: one with so many ``partitions`` would be made in ``running``,
-    which is somebody's cluster."""
+    """The name of the space that is measured. InvalidInput: ``running`` is somebody's cluster, where none is made."""
     if not partitions:
         return KV_SPACE
     if running:
