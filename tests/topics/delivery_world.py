@@ -76,10 +76,11 @@ class DeliveryWorld:
         self.jumps = self.chance.random() < 0.3  # whether somebody resets offsets, or asks for some
         self.requests: dict[int, tuple[Consumer | None, t.DeliveryRequest | t.LeaseRenewed]] = {}
         self.tokens = 0
+        self.late: list[tuple[Broker, t.ProgressAsked]] = []  # words of readers that their broker waits with
         self.said: set[int] = set()
         self.excused: set[int] = set()
         self.safe: set[int] = set()
-        kinds = ("delivered", "again", "fenced", "unknown", "lost", "occupied", "trimmed", "read", "hurried")
+        kinds = ("delivered", "again", "fenced", "unknown", "lost", "occupied", "trimmed", "read", "hurried", "late")
         self.seen = dict.fromkeys(kinds, 0)
 
     def new_consumer(self, name: str) -> Consumer:
@@ -104,6 +105,8 @@ class DeliveryWorld:
                 self.reset()
             elif chosen < 0.24:
                 self.tell(self.chance.choice(self.brokers), t.LeasesDue())
+            elif chosen < 0.26 and self.late:
+                self.tell(*self.late.pop(self.chance.randrange(len(self.late))))
             elif chosen < 0.6 and (busy := [broker for broker in self.brokers if broker.orders]):
                 self.carry_out(self.chance.choice(busy), self.chance.random() < 0.1)
             else:
@@ -211,8 +214,15 @@ class DeliveryWorld:
         lag = len(self.log) - consumer.position
         self.say(consumer, consumer.has_it)
         self.seen["read"] += 1
-        request = t.ProgressAsked(self.token(), consumer.name, offset, 0, bool(self.filters), len(self.log), lag)
-        self.ask(consumer, broker, request)
+        filtered, term = bool(self.filters), broker.machine.status().term
+        request = t.ProgressAsked(self.token(), consumer.name, offset, 0, filtered, len(self.log), lag, term)
+        if self.chance.random() < 0.1:  # it has come, and who has sent it goes on without an answer
+            self.seen["late"] += 1
+            consumer.said = []
+            self.requests[request.token] = None, request
+            self.late.append((broker, request))
+        else:
+            self.ask(consumer, broker, request)
 
     def say(self, consumer: Consumer, consumed: bool) -> None:
         if consumed:

@@ -501,6 +501,42 @@ def test_t25_what_a_connection_brings_late_is_not_done() -> None:
     asyncio.run(run())
 
 
+def test_what_a_reader_says_late_of_what_it_has_read_is_not_confirmed() -> None:
+    """An operator has set the group back since, and the reader has registered again, over another connection."""
+
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            await sent(broker, b"a", b"b", b"c")
+            assert (await broker.register("g", "orders")).code == 200
+            again = await found.broker(1)
+            assert (await again.register("g", "orders")).number(4) == 0
+            late = encode_request(ProgressRequestC2B("one", "g", "orders", 0, 3, 0))
+            assert (await broker.ask(*late)).code == TopicCode.BAD_REQUEST
+            assert found.offsets.items[KEY].offset == 0
+            assert (await again.ask(*late)).code == 200
+            assert found.offsets.items[KEY].offset == 3
+
+    asyncio.run(run())
+
+
+def test_what_a_reader_says_before_it_registers_again_is_not_confirmed_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits until what was read is known here."""
+
+    async def run() -> None:
+        async with one_slot() as (found, broker):
+            monkeypatch.setattr(slot_partition, "_SETTLED_S", 3600.0)
+            (first,) = await sent(broker, b"a")
+            assert (await broker.register("g", "orders")).code == 200
+            _, waits = broker.send(*encode_request(ProgressRequestC2B("one", "g", "orders", 0, first + 2, 0)))
+            assert (await broker.register("g", "orders")).number(4) == 0
+            await sent(broker, b"b")
+            assert broker._answer(await asyncio.wait_for(waits, LIMIT_S), 101).code == TopicCode.HB_NO_NODE
+            assert found.offsets.items[KEY].offset == 0
+            assert await pulled(broker) == [b"a", b"b"]
+
+    asyncio.run(run())
+
+
 def test_connections_of_many_who_ask_in_vain_are_forgotten() -> None:
     async def run() -> None:
         async with one_slot() as (found, broker):

@@ -91,7 +91,8 @@ class Shop:
 
     def progress(self, offset: int, read_bytes: int = 0, consumer: str = "c") -> t.DeliveryReply:
         lag_bytes = (self.end - max(0, offset)) * self.message_bytes
-        return self.one(t.ProgressAsked(self.token(), consumer, offset, read_bytes, False, self.end, lag_bytes))
+        term = self.machine.status().term
+        return self.one(t.ProgressAsked(self.token(), consumer, offset, read_bytes, False, self.end, lag_bytes, term))
 
     def alive(self, consumer: str = "c") -> TopicCode:
         return self.one(t.LeaseRenewed(self.token(), consumer)).code
@@ -495,7 +496,7 @@ def test_a_slot_that_goes_away_answers_all_and_late_facts_change_nothing() -> No
     for order in shop.held:
         assert shop.tell(shop.carried_out(order)) == []
     assert shop.machine.idle
-    assert shop.machine.status() == t.DeliveryStatus("", -1, 3, 3, 0, 10, 7, 0, 0)
+    assert shop.machine.status() == t.DeliveryStatus("", -1, 3, 3, 0, 10, 7, 0, 0, 0)
 
 
 def test_a_log_that_cannot_be_read_or_a_store_that_cannot_be_asked_is_told_to_ask_again() -> None:

@@ -59,6 +59,7 @@ MUTATIONS: dict[str, tuple[Any, str, Callable[..., object]]] = {
     "pulls ahead confirm, too": (rules, "pull_confirms", lambda last, manual: last),
     "no pull rewinds": (rules, "pull_rewinds", lambda last, manual: False),
     "a pull that was given up brings something": (rules, "is_given_up", lambda pull, since: False),
+    "what was read under another lease is confirmed": (rules, "is_of_this_lease", lambda term, now: True),
     "batches that come again grow": (rules, "batch_end", lambda ends, position: None),
     "only the last batch is remembered": (rules, "batch_end", last_of_them),
     "what is remembered always counts": (rules, "memory_counts", lambda known, epoch: known is not None),

@@ -94,7 +94,7 @@ class Delivery:
         epoch = t.NO_OFFSET if self._epoch is None else self._epoch
         waiting = len(self._waiting) + (self._work is not None)
         where = place.position, place.confirmed, place.stored, self._end, self._lag_bytes
-        return t.DeliveryStatus(self._lease.holder or "", epoch, *where, place.lost, waiting)
+        return t.DeliveryStatus(self._lease.holder or "", epoch, *where, place.lost, waiting, self._lease.term)
 
     # ---- requests
 
@@ -148,6 +148,9 @@ class Delivery:
         """A consumer that reads by itself says how far it is, and asks whether it may go on."""
         if refused := self._lease.refusal(asked.consumer):
             self._finish(*refused)
+            return
+        if not rules.is_of_this_lease(asked.term, work.term):
+            self._finish(TopicCode.HB_NO_NODE, "what was read came before the consumer registered, and may come again")
             return
         if not rules.is_in_the_log(asked.offset, asked.end) and asked.offset != t.NO_OFFSET:
             text = f"offset {asked.offset} is not in the log, which ends at {asked.end}"

@@ -19,6 +19,7 @@ __all__ = [
     "is_expired",
     "is_given_up",
     "is_in_the_log",
+    "is_of_this_lease",
     "is_present",
     "known_to_the_log",
     "may_confirm",
@@ -47,6 +48,12 @@ def may_confirm(delivered: int, term: int) -> bool:
     """Whether a consumer may confirm by hand what was ``delivered`` under that lease (0 = nothing is to be confirmed).
     What it got before it registered again comes again, so it must not be told that it is confirmed."""
     return delivered in (0, term)
+
+
+def is_of_this_lease(term: int, now: int) -> bool:
+    """Whether what a consumer has read by itself, under the lease ``term``, may be confirmed under the one that it has
+    ``now``: between the two the group may have been set back, and it would pass what comes again."""
+    return term == now
 
 
 def pull_confirms(last_consumed: bool, manual: bool) -> bool:

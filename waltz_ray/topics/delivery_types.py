@@ -114,7 +114,7 @@ class ConfirmAsked:
 class ProgressAsked:
     """m101: of a consumer that reads the log itself. ``offset``: below it all is consumed, NO_OFFSET = nothing new;
     ``read_bytes``: of messages that it has read since the last time. ``end``: of the log now; ``lag_bytes``: what it
-    has behind ``offset``, about."""
+    has behind ``offset``, about. ``term``: of the lease there was when it said so."""
 
     token: int
     consumer: str
@@ -123,6 +123,7 @@ class ProgressAsked:
     filtered: bool
     end: int
     lag_bytes: int
+    term: int
 
 
 @value()
@@ -299,7 +300,8 @@ DeliveryEffect = TakeOffset | StoreOffset | ReadBatch | DeliveryReply | Partitio
 @value()
 class DeliveryStatus:
     """Of one (group, topic, partition): ``consumer`` "" = nobody has it. ``delivered``: up to there, of which
-    ``confirmed``, of which ``stored``. ``lost``: transactions that were trimmed before the group had them."""
+    ``confirmed``, of which ``stored``. ``lost``: transactions that were trimmed before the group had them. ``term``: of
+    the consumer's lease, another one after each registration; 0 = nobody has it."""
 
     consumer: str
     epoch: int
@@ -310,3 +312,4 @@ class DeliveryStatus:
     lag_bytes: int
     lost: int
     waiting: int
+    term: int
