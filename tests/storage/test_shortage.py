@@ -55,6 +55,21 @@ def filled(disk: FaultyDisk, config: StorageConfig = SMALL) -> ReplicaStore:
     return store
 
 
+def test_a_folder_whose_name_could_not_be_flushed_is_flushed_before_it_holds_records() -> None:
+    disk = FaultyDisk()
+    store = create(disk)
+    disk.errors["fsync_directory", DIRECTORY] = errno.EMFILE
+    with pytest.raises(OutOfResources):
+        store.partition(0).open_session(1)
+    disk.errors.clear()
+    log = store.partition(0)
+    log.open_session(1)
+    append(log, 3)
+    log.sync()
+    disk.crash()
+    assert contents(reopen(disk).partition(0)) == [data_of(i) for i in range(3)]
+
+
 @each_shortage
 @pytest.mark.parametrize("call", [("open", ".seg"), ("open", ".idx"), ("pread", ".seg"), ("pread", ".idx")], ids=str)
 @pytest.mark.parametrize("first_id", [0, 29], ids=["closed", "active"])

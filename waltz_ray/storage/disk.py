@@ -264,6 +264,7 @@ class DurableDisk:
         self.disk = disk
         self._failure: str | None = None
         self._closed: str | None = None
+        self._unflushed: set[str] = set()  # folders that were made, and whose names are not known to be durable
 
     @property
     def failed(self) -> bool:
@@ -325,6 +326,15 @@ class DurableDisk:
                 # Nothing was changed and nothing is in doubt: not the kind of failure that must end the process.
                 raise StorageError(f"{path} cannot be made: {error.strerror}") from error
             raise self._write_error("mkdir", path, error) from error
+
+    def have_folder(self, path: str) -> None:
+        """There is such a folder, and its name survives a crash. OutOfResources: perhaps not; to be called again."""
+        if not self.disk.exists(path):
+            self.mkdir(path)
+            self._unflushed.add(path)
+        if path in self._unflushed:  # also one that could not be flushed before, for lack of handles
+            self.fsync_directory(path.rpartition("/")[0])
+            self._unflushed.discard(path)
 
     def truncate(self, handle: int, path: str, size: int) -> None:
         self.check()

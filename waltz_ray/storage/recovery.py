@@ -287,7 +287,7 @@ def cut_files(
     ``damaged`` if the records from ``begin_id``, where the log begins, up to ``last_id`` are not all there.
     """
     folder = _Folder(disk, path, cluster_key, partition_id)
-    _have_folder(disk, path)
+    disk.have_folder(path)
     ids = segment_ids(disk.disk.listdir(path))
     while ids and ids[-1] > max(last_id, begin_id):
         _remove_segment(folder, ids.pop())
@@ -330,7 +330,7 @@ def remove_below(disk: DurableDisk, path: str, begin_id: int) -> None:
 def begin_anew(disk: DurableDisk, path: str, cluster_key: uuid.UUID, partition_id: int, begin_id: int) -> Recovered:
     """Give up all there is: an empty log, durably, of which ``begin_id`` is the next record. See ``trimming.py``."""
     folder = _Folder(disk, path, cluster_key, partition_id)
-    _have_folder(disk, path)
+    disk.have_folder(path)
     write_beginning(disk, path, cluster_key, partition_id, Beginning(begin_id, empty=True))
     for segment_id in segment_ids(disk.disk.listdir(path)):
         _remove_segment(folder, segment_id)
@@ -342,12 +342,6 @@ def begin_anew(disk: DurableDisk, path: str, cluster_key: uuid.UUID, partition_i
         active.abandon()
         raise
     return Recovered([begin_id], active, begin_id - 1, None, begin_id)
-
-
-def _have_folder(disk: DurableDisk, path: str) -> None:
-    if not disk.disk.exists(path):
-        disk.mkdir(path)
-        disk.fsync_directory(path.rpartition("/")[0])
 
 
 def _header_is_bad(folder: _Folder, first_id: int) -> bool:

@@ -26,10 +26,7 @@ def is_removed(disk: Disk, folder: str) -> bool:
 
 def remove_files(disk: DurableDisk, folder: str) -> None:
     """Remove the partition in ``folder``, durably; see the top. DiskFull, OutOfResources: nothing was removed yet."""
-    directory = folder.rpartition("/")[0]
-    if not disk.disk.exists(folder):
-        disk.mkdir(folder)
-        disk.fsync_directory(directory)
+    disk.have_folder(folder)
     if not is_removed(disk.disk, folder):
         disk.disk.close(disk.create(f"{folder}/{_MARKER}"))
     disk.fsync_directory(folder)  # also where a process was killed before it came to this
