@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,7 @@ from tests.simulation.mutations import WALKED
 from tests.storage.faulty_disk import Crashed, FaultyDisk, Survival
 from tests.storage.helpers import DIRECTORY, KEY, append, contents, create, data_of, records, reopen
 from waltz_ray.config import StorageConfig
-from waltz_ray.errors import SyncFailed
+from waltz_ray.errors import DiskFull, SyncFailed
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.journal import journal_entries, journal_path
 from waltz_ray.storage.store import ReplicaStore
@@ -199,6 +200,43 @@ def test_a_disk_without_room_for_a_journal_does_without() -> None:
     assert not disk.exists(journal_path(DIRECTORY, 0))
     disk.crash()
     assert [reopen(disk, LARGE).partition(0).last_id for _ in range(1)] == [1]
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_header_that_found_no_room_hides_no_entry(index: int) -> None:
+    """Where what is overwritten takes room, too: files of a file system that copies on write."""
+    disk = FaultyDisk()
+    promise = Promise(opened(disk, LARGE))
+    promise.append(0, 4)
+    promise.append(1, 4)
+    promise.sync(0, 1)
+    disk.errors["pwrite", journal_path("", index)] = errno.ENOSPC
+    with pytest.raises(DiskFull):
+        promise.store.partition(0).truncate(1, 2)
+    disk.errors.clear()
+    promise.append(1, 2)
+    promise.append(2, 2)
+    promise.sync(1, 2)
+    assert any(entry.partition_id == 2 for entry in journal_entries(disk, DIRECTORY, KEY))
+    promise.records[0] = promise.records[0][:4]
+    promise.durable[0] = 3  # it may have been cut, or not
+    disk.crash()
+    promise.holds(disk)
+
+
+def test_entries_that_find_no_room_are_synced_in_their_segments() -> None:
+    disk = FaultyDisk()
+    promise = Promise(opened(disk, LARGE))
+    promise.append(0, 4)
+    promise.append(1, 4)
+    promise.sync(0, 1)
+    promise.append(0, 2)
+    promise.append(1, 2)
+    disk.errors["pwrite", "journal"] = errno.ENOSPC
+    promise.sync(0, 1)
+    disk.errors.clear()
+    disk.crash()
+    promise.holds(disk)
 
 
 def test_segments_are_synced_a_few_at_a_time_before_their_entries_go() -> None:

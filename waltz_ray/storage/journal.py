@@ -185,8 +185,8 @@ class Journal:
     def write(self, entries: Sequence[JournalEntry]) -> bool:
         """Make ``entries`` durable, in one sync with what other threads are writing; SyncFailed.
 
-        False: there is no room on the disk for a journal, or no handle for its files or for segments that must be
-        synced first; nothing was done.
+        False: there is no room on the disk for a journal or these entries, or no handle for its files or for segments
+        that must be synced first; nothing was done.
         """
         size_bytes = sum(_ENTRY_BYTES + len(entry.data) for entry in entries)
         with self._changed:
@@ -194,9 +194,9 @@ class Journal:
                 if not self._made():
                     return False
                 file = self._room_for(size_bytes)
-            except OutOfResources:
+                self._disk.pwrite(file.handle, file.path, _encode(file.number, entries), file.end)
+            except (DiskFull, OutOfResources):  # DiskFull: where even what is overwritten takes room
                 return False
-            self._disk.pwrite(file.handle, file.path, _encode(file.number, entries), file.end)
             file.end += size_bytes
             for entry in entries:
                 file.dirty[segment_path(f"{self._directory}/{entry.partition_id}", entry.first_id)] = None
@@ -213,7 +213,7 @@ class Journal:
     def forget(self, partition_id: int) -> None:
         """To be called before a partition's log is cut: no entry must bring back what is cut.
 
-        SyncFailed; OutOfResources: it must not be cut yet.
+        SyncFailed; DiskFull, OutOfResources: it must not be cut yet.
         """
         with self._changed:
             if partition_id in self._partitions:
@@ -367,9 +367,11 @@ class Journal:
             self._durable = (file.number, file.end)
 
     def _write_header(self, file: _File) -> None:
-        file.number, self._next_number = self._next_number, self._next_number + 1
-        file.end = _HEADER_BYTES
-        self._disk.pwrite(file.handle, file.path, _encode_header(self._cluster_key, file.number), 0)
+        """DiskFull: the file counts as full. Behind a header that is not there entries would not be found again."""
+        number, self._next_number = self._next_number, self._next_number + 1
+        file.end = self._size_bytes
+        self._disk.pwrite(file.handle, file.path, _encode_header(self._cluster_key, number), 0)
+        file.number, file.end = number, _HEADER_BYTES
 
 
 def _encode(number: int, entries: Sequence[JournalEntry]) -> bytes:
