@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from tests.storage.helpers import (
 )
 from tests.storage.test_journal import LARGE, PARTITIONS, Promise, opened
 from waltz_ray.config import StorageConfig
-from waltz_ray.errors import Corruption, OutOfResources
+from waltz_ray.errors import Corruption, OutOfResources, Trimmed
 from waltz_ray.protocol.messages.replica import (
     Append,
     Appended,
@@ -68,6 +69,33 @@ def test_a_folder_whose_name_could_not_be_flushed_is_flushed_before_it_holds_rec
     log.sync()
     disk.crash()
     assert contents(reopen(disk).partition(0)) == [data_of(i) for i in range(3)]
+
+
+@pytest.mark.parametrize("which", range(7))
+def test_a_log_that_is_half_given_up_has_no_hole(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handles are short while segments go, from the first on; whoever needs the log next finds it as it was ordered."""
+    disk = FaultyDisk()
+    log = filled(disk).partition(0)
+    flush, flushed = disk.fsync_directory, itertools.count()
+
+    def short(path: str) -> None:
+        if next(flushed) == which:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        flush(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "fsync_directory", short)
+        with pytest.raises(OutOfResources):
+            log.begin_at(1, 100)
+    with pytest.raises(Trimmed):
+        log.read(0, 30, 1000)
+    log.open_session(2)
+    assert (log.first_id, log.last_id, log.damaged) == (100, 99, None)
+    append(log, 3)
+    log.sync()
+    disk.crash()
+    log = reopen(disk).partition(0)
+    assert (log.first_id, log.last_id, log.damaged) == (100, 102, None)
 
 
 @each_shortage

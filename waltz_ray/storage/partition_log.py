@@ -128,6 +128,7 @@ class PartitionLog:
         self._epoch = 0  # of the files: a reader whose files were changed under it starts over
         self._line = 0  # of the records: how often any that had been appended were taken away again
         self._limit_bytes = config.segment_size_bytes
+        self._begins_at: int | None = None  # it is being emptied (``begin_at``): with this record it goes on
         self.last_id = -1
         self.rotten: dict[int, Corruption] = {}
         self.fence_lost: Corruption | None = None
@@ -400,6 +401,7 @@ class PartitionLog:
                     )
                 if self._active is None:
                     self._make_writable()
+                    continue  # it may end, or begin, elsewhere now
                 epoch, position = self._epoch, int(np.searchsorted(self._segments, first_id, side="right")) - 1
                 end_id = min(end_id, self.last_id + 1)
                 bounds = self._segments[position : position + 2]
@@ -563,7 +565,8 @@ class PartitionLog:
     def begin_at(self, session_id: int, first_id: int) -> None:
         """Give up all records, durably: the log is empty and its next one is ``first_id``. What was before that has
         been trimmed away where this replica would be copied from. What it has behind that may be of no session that was
-        published: the caller's to know. Fenced; InvalidInput.
+        published: the caller's to know. Fenced; InvalidInput; DiskFull, OutOfResources: who needs the log next goes on
+        with it, for some of the records may be gone.
         """
         with self._quiet():
             self._disk.check()
@@ -572,10 +575,8 @@ class PartitionLog:
                 raise InvalidInput(f"partition {self.partition_id}: cannot begin with transaction {first_id}")
             self._lower_marks(first_id - 1)
             self._shorten(min(self.last_id, first_id - 1))
-            self._let_go()
-            with enough_resources(self._folder):
-                anew = begin_anew(self._disk, self._folder, self._cluster_key, self.partition_id, first_id)
-            self._adopt(anew)
+            self._begins_at = first_id
+            self._adopt(self._cut(first_id - 1))
 
     def trim(self, mark: int) -> None:
         """Drop the closed segments of which every record is below ``mark``, and the newest one with them if all that
@@ -703,7 +704,11 @@ class PartitionLog:
         self._let_go()
         with enough_resources(self._folder):
             place = self._disk, self._folder, self._cluster_key, self.partition_id
-            return cut_files(*place, last_id, self.first_id)
+            if self._begins_at is None:
+                return cut_files(*place, last_id, self.first_id)
+            anew = begin_anew(*place, self._begins_at)
+            self._begins_at = None
+            return anew
 
     def _let_go(self) -> None:
         """Files are about to be cut or removed: none is open, and no journal brings back what goes."""
