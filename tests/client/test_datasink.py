@@ -104,6 +104,15 @@ def test_a_refusal_that_proves_nothing(server: FakeServer, sink: WaltzDatasink) 
     assert rows_in(server) == ROWS
 
 
+def test_what_was_found_is_not_written_again(server: FakeServer, sink: WaltzDatasink) -> None:
+    """The first refusal shows all pieces at once, more than are under way: behind those no lock is newer."""
+    assert sink.write([TABLE], task(0)) > 20
+    for log in server.logs.values():
+        log.locks = Forgotten(log.mark)
+    assert sink.write([TABLE], task(0)) == pieces_in(server)
+    assert rows_in(server) == ROWS
+
+
 def test_a_connection_that_breaks(server: FakeServer, sink: WaltzDatasink) -> None:
     server.script.drop_after_admitting = 2
     server.script.drop_before_admitting = 2

@@ -123,7 +123,8 @@ class _Attempt:
         """It will be in the log once, when ``finish`` has returned."""
         if len(self._under_way) >= _AT_ONCE:
             self._settle(*self._under_way.popleft())
-        self._under_way.append((piece, self._append(piece)))
+        if piece.name not in self._found:  # else its lock is no newer than the mark by now, and refuses nothing
+            self._under_way.append((piece, self._append(piece)))
         self._count += 1
 
     def finish(self) -> int:
