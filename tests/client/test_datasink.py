@@ -127,6 +127,15 @@ def test_another_write_is_another(server: FakeServer, sink: WaltzDatasink) -> No
     assert len(rows_in(server)) == 2 * len(ROWS)
 
 
+@pytest.mark.parametrize("length", [b"\xff\xff\xff\xff\x40\0\0\0", b"\x40\0\0\0", b""])
+def test_what_is_no_piece_is_left_out(length: bytes, server: FakeServer, sink: WaltzDatasink) -> None:
+    """Also what looks like one at first, and has its name for a name in it."""
+    sink.write([TABLE], task(0))
+    for partition in (0, 1):
+        server.append_directly(partition, [length + b"waltz_ray.piece".ljust(80, b"\x01")], header=7)
+    assert rows_in(server) == ROWS
+
+
 def test_what_cannot_be_written_or_read(sink: WaltzDatasink, server: FakeServer) -> None:
     with pytest.raises(InvalidInput, match="piece_bytes must be at least 1"):
         WaltzDatasink(sink._client, piece_bytes=0)

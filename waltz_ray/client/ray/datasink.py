@@ -180,7 +180,7 @@ def _name_of(data: bytes) -> bytes | None:
         return None
     try:
         metadata = pa.ipc.open_stream(data).schema.metadata
-    except pa.ArrowInvalid:
+    except (pa.ArrowException, OSError):  # as which pyarrow tells of messages that are none
         return None
     name: bytes | None = (metadata or {}).get(_NAME)
     return name
