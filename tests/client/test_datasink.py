@@ -136,6 +136,15 @@ def test_what_is_no_piece_is_left_out(length: bytes, server: FakeServer, sink: W
     assert rows_in(server) == ROWS
 
 
+def test_long_rows_among_short_ones_do_not_travel_together(sink: WaltzDatasink) -> None:
+    """Together they might be longer than a log takes; and a task that is run again makes the same pieces."""
+    table = pa.table({"text": ["short"] * 500 + ["x" * 1000] * 7 + ["short"] * 500})
+    pieces = [pa.ipc.open_stream(piece.data).read_all() for piece in sink.pieces([table], 0)]
+    assert [row for piece in pieces for row in piece["text"].to_pylist()] == table["text"].to_pylist()
+    assert all(piece.num_rows == 1 or piece.nbytes <= 400 for piece in pieces)
+    assert [piece.data for piece in sink.pieces([table], 0)] == [piece.data for piece in sink.pieces([table], 0)]
+
+
 def test_what_cannot_be_written_or_read(sink: WaltzDatasink, server: FakeServer) -> None:
     with pytest.raises(InvalidInput, match="piece_bytes must be at least 1"):
         WaltzDatasink(sink._client, piece_bytes=0)

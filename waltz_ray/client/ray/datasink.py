@@ -105,7 +105,18 @@ class WaltzDatasink(Datasink[int]):
             table = BlockAccessor.for_block(block).to_arrow()
             if table.num_rows:
                 size = max(1, table.num_rows * self._piece_bytes // max(1, table.nbytes))
-                yield from (table.slice(start, size) for start in range(0, table.num_rows, size))
+                for start in range(0, table.num_rows, size):
+                    yield from _short(table.slice(start, size), 2 * self._piece_bytes)
+
+
+def _short(rows: Any, most_bytes: int) -> Iterator[Any]:
+    """``rows`` as they are, or, if those are longer than others, in parts that are not."""
+    half = rows.num_rows // 2
+    if half == 0 or rows.nbytes <= most_bytes:
+        yield rows
+        return
+    yield from _short(rows.slice(0, half), most_bytes)
+    yield from _short(rows.slice(half), most_bytes)
 
 
 class _Attempt:
