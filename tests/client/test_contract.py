@@ -424,6 +424,11 @@ def test_many_under_a_lock_follow_each_other_and_nobody_else(server: FakeServer,
         other.append_many(0, [b"1", b"2", b"3"], write_lock=lock, client_mark=0).result(PATIENCE_S)
     assert client.append_many(0, [b"4"], write_lock=lock, client_mark=3).result(PATIENCE_S).tolist() == [4]
     assert server.logs[0].data() == [b"0", b"1", b"2", b"3", b"4"]
+    other.append(0, b"5").result(PATIENCE_S)  # under no lock at all: what follows it does not follow 4 directly
+    with pytest.raises(PartlyAppended, match="a lock is newer than the client's mark"):
+        client.append_many(0, [b"6", b"refused"], write_lock=lock, client_mark=4).result(PATIENCE_S)
+    client.flush(PATIENCE_S)
+    assert server.logs[0].data()[5:] == [b"5", b"6"]
     with pytest.raises(InvalidInput, match="client_mark"):
         client.append_many(0, [b"x"], write_lock=lock).result(PATIENCE_S)
 

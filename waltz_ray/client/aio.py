@@ -235,8 +235,9 @@ class AsyncWaltzClient(AsyncReads):
 
         They are not one unit: after an error some may be in the log (PartlyAppended then says which). ``timeout`` is
         that of ``append``. Each of them takes ``write_lock``, if there is one: the first against ``client_mark``, each
-        of the others against the one before it. So they are refused (LockConflict, or PartlyAppended: not all were) if
-        somebody else has taken that lock in a transaction behind ``client_mark``.
+        of the others against the ID that the one before it has if all of them follow ``client_mark`` directly. So it is
+        for who appends to the partition alone: where anybody else has appended behind ``client_mark``, under whatever
+        lock or none, some are refused (LockConflict, or PartlyAppended: not all were).
         """
         engine = self._engine
         attachment = engine.attachment(partition_id)

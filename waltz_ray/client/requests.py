@@ -110,7 +110,8 @@ class AppendCall:
 class ManyAppend(AppendCall):
     """n records that share a future. The client's loop alone touches ``ids``, ``missing`` and ``dropped``.
 
-    Locks are taken by each record: the first against ``mark``, each of the others against the one before it.
+    Locks are taken by each record: the first against ``mark``, each of the others against the ID that the one before it
+    has if all of them follow ``mark`` directly.
     """
 
     __slots__ = ("checksums", "count", "divided", "dropped", "headers", "ids", "lengths", "missing", "offsets")
