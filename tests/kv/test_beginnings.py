@@ -123,3 +123,13 @@ def test_a_watch_of_a_compacted_log(place: LogPlace) -> None:
             assert [await anext(events) for _ in EVENTS] == EVENTS
 
     asyncio.run(run())
+
+
+def test_a_snapshot_tells_of_no_other_map_with_the_same_hash(place: LogPlace) -> None:
+    map_hash = fnv1a_32(b"costarring")
+    ours, theirs = (ItemKey(map_hash, fnv1a_32(name), name) for name in (b"ours", b"theirs"))
+    chunk = (_item(ours, b"1", 0, b"costarring"), _item(theirs, b"2", 0, b"liquid"))
+    append(place, [BARRIER, SnapshotBegin(), SnapshotChunk(1, chunk), SnapshotEnd(1), Delete(theirs), Delete(ours)])
+    place.log_cluster.trim(0, 1, "kv")
+    with KvClient(place) as items, items.watch(start="earliest", map="costarring") as events:
+        assert [next(events), next(events)] == [ItemSet("ours", "1", 0, 0, 0), ItemDeleted("ours", 5, 0)]

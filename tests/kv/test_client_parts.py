@@ -436,6 +436,43 @@ def test_watching(place: LogPlace) -> None:
             items.watch(start="now")  # type: ignore[arg-type]
 
 
+def test_a_watch_of_a_map_tells_nothing_of_another_one_with_its_hash(place: LogPlace) -> None:
+    """What is set says of which map it is, what becomes of it later does not."""
+    map_hash = fnv1a_32(b"costarring")
+    assert map_hash == fnv1a_32(b"liquid")
+
+    def item(name: bytes) -> ItemKey:
+        return ItemKey(map_hash, fnv1a_32(name), name)
+
+    def set_by(map_name: bytes, name: bytes) -> Set:
+        return Set(item(name), ValueType.TEXT, map_name, map_name=map_name)
+
+    written: list[Record] = [
+        set_by(b"liquid", b"a"),
+        set_by(b"costarring", b"b"),
+        Touch(item(b"a"), 99),
+        Several((Touch(item(b"b"), 99), set_by(b"liquid", b"c"))),
+        Expired(((item(b"a"), 2), (item(b"b"), 3))),
+        Delete(item(b"c")),
+        set_by(b"costarring", b"c"),
+        Delete(item(b"c")),
+        set_by(b"", b"a"),  # a client of the document says no map's name: both have it
+    ]
+    with place.log() as log:
+        for record in written:
+            log.append(0, encode_record(record), header_of(record)).result(10)
+    expected = [
+        ItemSet("b", "costarring", 1, 0, 0),
+        ItemTouched("b", 3, 0, 99),
+        ItemExpired("b", 3, 0),
+        ItemSet("c", "costarring", 6, 0, 0),
+        ItemDeleted("c", 7, 0),
+        ItemSet("a", "", 8, 0, 0),
+    ]
+    with KvClient(place) as items, items.watch(start="earliest", map="costarring") as events:
+        assert [next(events) for _ in expected] == expected
+
+
 def test_a_watch_goes_on_behind_what_cannot_be_decoded(place: LogPlace) -> None:
     """Also where it was written together with others, and where a transaction is none of the space."""
     names = (b"a", b"b", b"c", b"d")

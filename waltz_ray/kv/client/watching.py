@@ -17,6 +17,7 @@ from waltz_ray.kv.client.values import KvName, name_text, value_of
 from waltz_ray.kv.model import Delete, Expired, Item, ItemKey, ItemWrite, Record, Set, Several
 from waltz_ray.kv.records import decode_record
 from waltz_ray.kv.routing import fnv1a_32
+from waltz_ray.kv.rules import same_map
 
 if TYPE_CHECKING:
     from waltz_ray.client.aio import AsyncWaltzClient
@@ -120,8 +121,10 @@ class _Reader:
         self._codec = codec
         self._start = start
         self._beginnings: dict[int, WatchBeginning | None] = {}  # of each partition, from its first transaction on
+        self._map_name = map_name
         self._map_hash = fnv1a_32(map_name) if map_name else 0
         self._prefix = prefix
+        self._others: set[ItemKey] = set()  # items that are of another map of this hash, as was said when they were set
 
     def event(self, change: _Change) -> ItemEvent:
         """InvalidInput, DecodingFailed: its value cannot be read."""
@@ -144,7 +147,8 @@ class _Reader:
             if items is not None:
                 self._beginnings[partition] = None
                 for key, item in items:
-                    yield _Written(key, item, partition)
+                    if self._is_ours(key, item):
+                        yield _Written(key, item, partition)
         else:
             yield from self._changes(record, version, partition)
 
@@ -154,16 +158,30 @@ class _Reader:
                 yield from self._changes(write, version, partition)
         elif isinstance(record, Expired):
             for key, expired in record.items:
-                if self._wanted(key):
+                if self._wanted(key) and key not in self._others:
                     yield ItemExpired(name_text(key.name), expired, partition)
         elif isinstance(record, ItemWrite) and self._wanted(record.key):
             name = name_text(record.key.name)
             if isinstance(record, Set):
-                yield _Written(record.key, Item(record.type, record.data, version, record.deadline_ms), partition)
+                item = Item(record.type, record.data, version, record.deadline_ms, record.map_name)
+                if self._is_ours(record.key, item):
+                    yield _Written(record.key, item, partition)
+            elif record.key in self._others:
+                if isinstance(record, Delete):
+                    self._others.discard(record.key)
             elif isinstance(record, Delete):
                 yield ItemDeleted(name, version, partition)
             else:
                 yield ItemTouched(name, version, partition, record.deadline_ms)
+
+    def _is_ours(self, key: ItemKey, item: Item) -> bool:
+        """Whether what was set is of the map that is watched, and not of another one of the same hash. What becomes of
+        it later does not say of which map it is: so that is remembered."""
+        if same_map(item, self._map_name):
+            self._others.discard(key)
+            return True
+        self._others.add(key)
+        return False
 
     def _wanted(self, key: ItemKey) -> bool:
         return key.map_hash == self._map_hash and key.name.startswith(self._prefix)
