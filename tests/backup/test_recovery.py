@@ -91,6 +91,8 @@ def test_everything_is_planted_as_it_was_and_only_what_was_never_committed_is_cu
     assert (info.cluster_key, store.partitions()) == (disks.key, 3)
     assert [space.name for space in store.spaces.table().present()] == ["log", "orders"]
     assert store.preferred(1) == (0,)
+    assert store.recovery() == recovered[1].recovery
+    assert ClusterStore(disks.zookeeper, "c").recovery() == "", "it was made, not recovered"
     roster, _ = store.roster(0)
     session = 5 + SESSION_MARGIN
     member = ReplicaEntry(session, UNRESOLVED)
@@ -109,9 +111,15 @@ def test_everything_is_planted_as_it_was_and_only_what_was_never_committed_is_cu
 def test_planned_again_it_comes_to_the_same_and_to_higher_sessions(disks: Disks) -> None:
     first = plan_recovery(disks.directories)
     apply_recovery(first, str(disks.path))
+    recovered = read_recovered(str(disks.path))
     again = plan_recovery(disks.directories)
     assert {p: each.x for p, each in again.decided.items()} == {p: each.x for p, each in first.decided.items()}
     assert again.decided[0].roster.session_id == first.decided[0].roster.session_id + SESSION_MARGIN
+    apply_recovery(again, str(disks.path))
+    recovered_again = read_recovered(str(disks.path))
+    assert recovered is not None
+    assert recovered_again is not None
+    assert recovered[1].recovery != recovered_again[1].recovery
 
 
 def test_one_disk_of_three_is_no_quorum(disks: Disks) -> None:

@@ -12,6 +12,7 @@ import pytest
 from waltz_ray import compat, connecting
 from waltz_ray.client.credentials import NO_CREDENTIALS
 from waltz_ray.coordination.api import Watch
+from waltz_ray.coordination.cluster_nodes import to_json
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.errors import ProjectionFailed, ZooKeeperUnreachable
 from waltz_ray.kv.serving import actor as module
@@ -59,13 +60,43 @@ def test_a_space_that_cannot_be_opened_leaves_no_session_behind(monkeypatch: pyt
         actor._zookeeper = object()  # type: ignore[assignment]
         opened: list[NoIds] = []
         monkeypatch.setattr("waltz_ray.coordination.zookeeper.KazooZooKeeper", lambda connect_string: None)
-        monkeypatch.setattr(module, "ClusterStore", lambda zookeeper, cluster: None)
+        store = SimpleNamespace(recovery=lambda: "")
+        monkeypatch.setattr(module, "ClusterStore", lambda zookeeper, cluster: store)
         monkeypatch.setattr(connecting, "StoreDirectory", lambda *_: NoIds(opened))
         for credentials in ("member_credentials", "kv_credentials"):
             monkeypatch.setattr(module, credentials, lambda store: NO_CREDENTIALS)
         with pytest.raises(ZooKeeperUnreachable):
             await actor._open(Space("kv", "kv", 0, 16, SpaceState.READY))
         assert [each.closed for each in opened] == [True]
+
+    asyncio.run(opens())
+
+
+def test_projections_are_of_the_recovery_that_the_cluster_has_had_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def opens() -> None:
+        zookeeper = MemoryZooKeeper(MemoryZooKeeperServer())
+        zookeeper.create("/demo/store/recovered", to_json({"recovery": "the second"}), make_parents=True)
+        actor = KvActor("demo", "127.0.0.1:1", 0)
+        actor._zookeeper = zookeeper  # type: ignore[assignment]
+        given: list[object] = []
+
+        async def connected(*_: object) -> None:
+            return None
+
+        class Server(Opened):
+            def __init__(self, *arguments: object) -> None:
+                given.extend(arguments)
+
+            async def start(self, port: int) -> None:
+                given.append(port)
+
+        monkeypatch.setattr(module, "connect_member", connected)
+        monkeypatch.setattr(module, "SpaceServer", Server)
+        for credentials in ("member_credentials", "kv_credentials"):
+            monkeypatch.setattr(module, credentials, lambda store: NO_CREDENTIALS)
+        await actor._open(Space("kv", "kv", 0, 16, SpaceState.READY))
+        assert "the second" in given
+        zookeeper.close()
 
     asyncio.run(opens())
 

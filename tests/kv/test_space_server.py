@@ -10,8 +10,9 @@ from waltz_ray import compat
 from waltz_ray.config import KvConfig
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.errors import ProjectionFailed
-from waltz_ray.kv.model import BARRIER
-from waltz_ray.kv.records import encode_record
+from waltz_ray.kv.model import BARRIER, ItemKey, Record, Set, ValueType
+from waltz_ray.kv.records import encode_record, header_of
+from waltz_ray.kv.routing import fnv1a_32
 from waltz_ray.kv.serving.space_server import SpaceServer
 from waltz_ray.projections.kv_state import LmdbState
 from waltz_ray.protocol.spaces import Space, SpaceState
@@ -41,6 +42,38 @@ def test_a_projection_that_has_more_than_the_log_is_begun_anew(tmp_path: Path) -
                 zookeeper.close()
 
     asyncio.run(run())
+
+
+def test_a_projection_of_before_a_recovery_is_begun_anew_also_where_the_log_is_as_long_again(tmp_path: Path) -> None:
+    """Its actor was away while records were given up that it has, and others came in their place."""
+    key = ItemKey(0, fnv1a_32(b"a"), b"a")
+    given_up: list[Record] = [Set(key, ValueType.TEXT, b"given up"), BARRIER]
+    there: list[Record] = [BARRIER, Set(key, ValueType.TEXT, b"of now"), BARRIER]
+    partition = key.hash & 3
+
+    async def found(recovery: str) -> bytes | None:
+        async with InMemoryCluster(partitions=4) as cluster:
+            client = await cluster.connect_async()
+            left = LmdbState(tmp_path, client.cluster_key, "kv", partition, partition, recovery="the first")
+            left.apply(enumerate(map(encode_record, given_up)))
+            left.close()
+            for record in there:
+                await client.append(partition, encode_record(record), header_of(record))
+            zookeeper = MemoryZooKeeper(MemoryZooKeeperServer())
+            server = SpaceServer(
+                0, "waltz", A_SPACE, client, zookeeper, KvConfig(), tmp_path, lambda error: None, recovery=recovery
+            )
+            try:
+                await server.start(0)
+                assert server.node is not None
+                item = server.node.states[partition].item(key)
+                return None if item is None else item.data
+            finally:
+                await server.close()
+                zookeeper.close()
+
+    assert asyncio.run(found("the second")) == b"of now"
+    assert asyncio.run(found("the first")) == b"given up", "it is gone on with, as long as it may be"
 
 
 def test_o26_a_member_that_shuts_down_is_not_dialled_for_a_while(tmp_path: Path) -> None:

@@ -150,6 +150,7 @@ def _write(into: str, plan: RecoveryPlan) -> None:
         "trim_marks": {str(p): mark for p, mark in sorted(plan.trim_marks.items())},
         "last_client_id": plan.last_client_id,
         "last_server_id": _SERVER_ID_MARGIN,
+        "recovery": str(uuid.uuid4()),
     }
     path = Path(into) / RECOVERED
     temporary = path.with_suffix(".new")
@@ -176,6 +177,7 @@ def read_recovered(directory: str) -> tuple[uuid.UUID, RecoveredNodes] | None:
             {int(p): int(generation) for p, generation in fields["generations"].items()},
             {int(p): int(mark) for p, mark in fields["trim_marks"].items()},
             (int(fields["last_client_id"]), int(fields["last_server_id"])),
+            str(fields.get("recovery", "")),  # not in a file of an earlier version
         )
         return uuid.UUID(fields["cluster_key"]), nodes
     except FileNotFoundError:

@@ -15,6 +15,7 @@
             /preferred                 preferred partitions of every server that has some
             /moves                     partitions that are to be on other replicas, see ``move_store.py``
             /spaces, /spaces/<name>    which partitions are whose, see ``space_store.py``
+            /recovered                 which recovery from the disks has made these nodes, if one has
             /trims, /holds/<name>      what may go, and what must stay, see ``hold_store.py``
             /layers, /units, /topics   of layers: ``layer_store.py``, ``unit_store.py``, ``topic_store.py``
             /leader, /admin            locks, ephemeral

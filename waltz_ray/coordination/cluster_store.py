@@ -163,6 +163,17 @@ class ClusterStore:
         self.info()
         return read_info(self._zookeeper, self._root)[0].partitions
 
+    def recovery(self) -> str:
+        """Which recovery from the disks has made the cluster's nodes: another text each time; "" if none has. What was
+        in a log before need not be in it now, whatever their IDs."""
+        path = self._root + "/store/recovered"
+        try:
+            data, _ = self._zookeeper.get(path)
+        except NoNode:
+            return ""
+        with naming(path):
+            return str(to_fields(path, data)["recovery"])
+
     # -- IDs -----------------------------------------------------------------------------------------
 
     def next_client_id(self) -> int:

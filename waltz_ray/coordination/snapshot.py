@@ -58,7 +58,8 @@ def info_in(nodes: Mapping[str, str], cluster: str) -> ClusterInfo:
 
 
 class RecoveredNodes:
-    """``nodes``: of a snapshot; the rest from the disks. ``generations``: by partition, all that come are higher."""
+    """``nodes``: of a snapshot; the rest from the disks. ``generations``: by partition, all that come are higher.
+    ``recovery``: names this recovery, no other one is called so; "" = nobody has named it."""
 
     def __init__(
         self,
@@ -67,9 +68,10 @@ class RecoveredNodes:
         generations: Mapping[int, int],
         trim_marks: Mapping[int, int],
         last_ids: tuple[int, int],
+        recovery: str = "",
     ) -> None:
         self.nodes, self.rosters, self.generations = nodes, rosters, generations
-        self.trim_marks, self.last_ids = trim_marks, last_ids
+        self.trim_marks, self.last_ids, self.recovery = trim_marks, last_ids, recovery
 
 
 def plant_recovered(zookeeper: ZooKeeper, cluster: str, key: uuid.UUID, recovered: RecoveredNodes) -> ClusterInfo:
@@ -89,6 +91,8 @@ def plant_recovered(zookeeper: ZooKeeper, cluster: str, key: uuid.UUID, recovere
     if recovered.trim_marks:
         marks = {str(p): mark for p, mark in sorted(recovered.trim_marks.items())}
         further["/store/trims"] = to_json({"marks": marks})
+    if recovered.recovery:
+        further["/store/recovered"] = to_json({"recovery": recovered.recovery})
     info = create_nodes(zookeeper, f"/{cluster}", wanted, further)
     if info.cluster_key != key:
         raise ClusterMismatch(f"ZooKeeper has another cluster {cluster!r} than the one that was recovered")

@@ -86,12 +86,21 @@ class _LmdbTables:
 class LmdbState(TableState):
     """Partition ``partition`` of ``space`` in ``<directory>/<space>/<partition>.lmdb``.
 
-    ``number``: the partition's in the cluster. Closed by ``close``; if the process ends otherwise, the next one goes on
-    from it all the same. StorageLocked if somebody has it open; ProjectionFailed if its disk does not take it.
+    ``number``: the partition's in the cluster. ``recovery``: names the recovery from the disks that the cluster has had
+    last, "" = none: its log need not be the one that was folded before. Closed by ``close``; if the process ends
+    otherwise, the next one goes on from it all the same. StorageLocked if somebody has it open; ProjectionFailed if its
+    disk does not take it.
     """
 
     def __init__(
-        self, directory: Path, cluster_key: str, space: str, partition: int, number: int, boot: str | None = None
+        self,
+        directory: Path,
+        cluster_key: str,
+        space: str,
+        partition: int,
+        number: int,
+        boot: str | None = None,
+        recovery: str = "",
     ) -> None:
         super().__init__(f"space {space!r}, partition {partition}")
         identity: dict[str, str | int] = {
@@ -100,6 +109,8 @@ class LmdbState(TableState):
             "partition": number,
             "fold": FOLD_VERSION,
         }
+        if recovery:
+            identity["recovery"] = recovery
         path = directory / space / f"{partition}.lmdb"
         self._file = ProjectionFile(path, identity, _NAMES.values(), boot)
         self._looked_at: _LmdbTables | None = None

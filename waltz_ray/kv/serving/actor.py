@@ -227,6 +227,7 @@ class KvActor:
         store = ClusterStore(self._zookeeper, self._cluster)
         shown = await asyncio.to_thread(member_credentials, store)
         to_others = await asyncio.to_thread(kv_credentials, store)
+        recovery = await asyncio.to_thread(store.recovery)
         client = await connect_member(self._connect_string, self._cluster, space.name, shown, _CLIENT)
         server = SpaceServer(
             self._actor_id,
@@ -239,6 +240,7 @@ class KvActor:
             self._projection_failed,
             self._guard,
             to_others,
+            recovery,
         )
         first = min(self._wanted.values(), key=lambda each: each.first, default=space)  # it may be gone by now
         port = self._config.port + self._actor_id if self._config.port and space == first else 0

@@ -54,7 +54,8 @@ _NOTABLE_MS = 2000
 class SpaceServer:
     """``client``: of this space, started, without callbacks; it is closed with this. ``directory``: of the projections,
     this actor's own. ``failed`` is called once when a projection cannot be kept: then this should be closed.
-    ``guard``: of the rights of clients; ``shown``: what proves to the other actors that this is one.
+    ``guard``: of the rights of clients; ``shown``: what proves to the other actors that this is one. ``recovery``: as
+    ``LmdbState`` has it.
     """
 
     def __init__(
@@ -69,8 +70,9 @@ class SpaceServer:
         failed: Callable[[ProjectionFailed], None],
         guard: AccessGuard | None = None,
         shown: Presented = NO_CREDENTIALS,
+        recovery: str = "",
     ) -> None:
-        self._guard, self._shown = guard, shown
+        self._guard, self._shown, self._recovery = guard, shown, recovery
         self.space = space
         self.failure = ""
         self.endpoint: Endpoint | None = None
@@ -200,7 +202,8 @@ class SpaceServer:
             )
 
     async def _opened(self) -> dict[int, LmdbState]:
-        open_one = partial(LmdbState, self._directory, self._client.cluster_key, self.space.name)
+        key = self._client.cluster_key
+        open_one = partial(LmdbState, self._directory, key, self.space.name, recovery=self._recovery)
         states: dict[int, LmdbState] = {}
         try:
             for partition, number in enumerate(self.space.partitions):
