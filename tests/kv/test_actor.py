@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -17,6 +18,7 @@ from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.errors import ProjectionFailed, ZooKeeperUnreachable
 from waltz_ray.kv.serving import actor as module
 from waltz_ray.kv.serving.actor import KvActor
+from waltz_ray.projections.kv_state import LmdbState
 from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
 from waltz_ray.runtime.status import ActorState
 
@@ -160,6 +162,48 @@ def test_a_space_that_cannot_be_opened_keeps_no_other_from_being_served(monkeypa
         await asyncio.wait([following])
 
     asyncio.run(follows())
+
+
+def test_what_was_folded_of_a_deleted_space_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of one that goes while it is served, and of one that went while the actor was away; nothing else is."""
+    there = Space("kv", "kv", 0, 1, SpaceState.READY)
+    before, goes, of_others = (Space(name, "kv", 1 + at, 1, SpaceState.READY) for at, name in enumerate("abc"))
+    for space in (there, before, goes, of_others):
+        LmdbState(tmp_path, "key", space.name, 0, space.first).close()
+    (tmp_path / "c" / "notes.txt").write_text("of a person")
+
+    async def follows() -> None:
+        actor = KvActor("demo", "127.0.0.1:1", 0)
+        actor._directory = tmp_path
+
+        async def opens(space: Space) -> None:
+            actor._servers[space.name] = Opened()  # type: ignore[assignment]
+
+        monkeypatch.setattr(actor, "_open", opens)
+        following = asyncio.ensure_future(actor._keep_following())
+        spaces = {space.name: space for space in (there, before.in_state(SpaceState.GONE), goes, of_others)}
+        actor._spaces_seen(SpaceTable(4, spaces))
+        await until(lambda: {*actor._servers} == {"kv", "b", "c"} and not (tmp_path / "a").exists())
+        assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["0.json", "0.lmdb", "0.lock"]
+        tried: list[Path] = []
+
+        def fails(directory: Path) -> None:
+            tried.append(directory)
+            directory.rmdir()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "remove_projections", fails)
+            gone = {name: spaces[name].in_state(SpaceState.GONE) for name in ("b", "c")}
+            actor._spaces_seen(SpaceTable(4, spaces | gone))
+            await until(lambda: {*tried} == {tmp_path / "b", tmp_path / "c"})
+        actor._spaces_seen(SpaceTable(4, spaces | gone))
+        await until(lambda: all(actor._gone.values()))
+        following.cancel()
+        await asyncio.wait([following])
+
+    asyncio.run(follows())
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert left == ["c/notes.txt", "kv/0.json", "kv/0.lmdb", "kv/0.lock"]
 
 
 def test_a_start_that_fails_and_is_tried_again_follows_once(monkeypatch: pytest.MonkeyPatch) -> None:

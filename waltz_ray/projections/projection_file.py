@@ -30,13 +30,14 @@ import lmdb
 
 from waltz_ray.errors import ProjectionFailed, StorageLocked
 
-__all__ = ["ProjectionFile", "boot_id"]
+__all__ = ["ProjectionFile", "boot_id", "remove_projections"]
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
 _FIRST_MAP_BYTES = 64 << 20
+_SUFFIXES = (".lmdb", ".json", ".json.new", ".lock")
 _META = b"meta"
 _IDENTITY = b"identity"
 
@@ -55,6 +56,17 @@ _DAMAGES = (
 def boot_id() -> str:
     """Names the time that this machine has been up."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def remove_projections(directory: Path) -> None:
+    """All in ``directory``, which nobody has open nor will; and that, if nothing else is in it. Idempotent. OSError."""
+    if not directory.is_dir():
+        return
+    for path in [*directory.iterdir()]:
+        if path.name.endswith(_SUFFIXES):
+            path.unlink()
+    if not any(directory.iterdir()):
+        directory.rmdir()
 
 
 class ProjectionFile:

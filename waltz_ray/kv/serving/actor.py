@@ -24,6 +24,7 @@ from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import ProjectionFailed, WaltzError
 from waltz_ray.kv.serving.space_server import SpaceServer
+from waltz_ray.projections.projection_file import remove_projections
 from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
 from waltz_ray.runtime.process import about_process
 from waltz_ray.runtime.status import ActorState, KvActorStatus
@@ -54,6 +55,7 @@ class KvActor:
         self._failure = ""
         self._servers: dict[str, SpaceServer] = {}
         self._wanted: dict[str, Space] = {}
+        self._gone: dict[str, bool] = {}  # deleted spaces, for ever: whether their projections are removed
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._unopened: dict[str, str] = {}  # of spaces that are being opened again: what has gone wrong
         self._follow: asyncio.Task[None] | None = None
@@ -171,6 +173,8 @@ class KvActor:
     def _spaces_seen(self, table: SpaceTable) -> None:
         ready = [space for space in table.present() if space.kind == "kv" and space.state is SpaceState.READY]
         self._wanted = {space.name: space for space in ready}
+        gone = (each.name for each in table.spaces.values() if each.kind == "kv" and each.state is SpaceState.GONE)
+        self._gone = dict.fromkeys(gone, False) | self._gone
         self._changed.set()
 
     async def _keep_following(self) -> None:
@@ -191,7 +195,20 @@ class KvActor:
                 if name not in self._servers and name not in self._opening:
                     begun = self._opening[name] = asyncio.ensure_future(self._open_at_last(space))
                     begun.add_done_callback(self._follows_no_more)
+            await self._remove_projections()
             await self._changed.wait()
+
+    async def _remove_projections(self) -> None:
+        """Of deleted spaces, whose names are not used again: nobody else would."""
+        for name in [name for name, removed in self._gone.items() if not removed]:
+            if name in self._servers or name in self._opening:
+                continue  # it has gone just now: the next round closes it
+            try:
+                await asyncio.to_thread(remove_projections, self._directory / name)
+            except OSError as error:  # tried again when spaces change, and by the next start
+                log.warning("kv/%d: the projections of space %s, which is gone, stay: %s", self._actor_id, name, error)
+            else:
+                self._gone[name] = True
 
     async def _open_at_last(self, space: Space) -> None:
         if space.name in self._unopened:
