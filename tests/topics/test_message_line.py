@@ -117,6 +117,17 @@ def test_what_stands_in_line_is_told_when_the_partition_is_no_longer_ours() -> N
     assert log.sent == []
 
 
+def test_what_is_refused_after_the_end_is_told_so() -> None:
+    """The partition's feed has ended, so the fold never comes to what was in the way; the log goes on."""
+    log = FakeLog()
+    log.put(b"1", b"2")
+    log.line.close()
+    log.decide()
+    log.locks = 12
+    log.decide()
+    assert log.fates == {b"1": AppendedMessage(101), b"2": NotServed()}
+
+
 def test_what_no_server_would_take_and_what_is_lost_hold_nobody_up() -> None:
     log = FakeLog()
     log.put(b"1", b"too large", b"2")

@@ -46,6 +46,7 @@ class MessageLine:
         self._number = 0
         self._under_way = 0
         self._again: list[_Entry] = []
+        self._closed = False
 
     def put(self, message: TopicMessage, told: Told) -> None:
         """Append; ``told`` is called once."""
@@ -57,7 +58,8 @@ class MessageLine:
             self._ask(entry)
 
     def close(self) -> None:
-        """What stands in line is not appended. Idempotent."""
+        """What stands in line is not appended, nor is what will be refused: the fold goes on no more. Idempotent."""
+        self._closed = True
         waiting, self._again = self._again, []
         for entry in waiting:
             entry.told(NotServed())
@@ -71,6 +73,10 @@ class MessageLine:
             entry.told(AppendedMessage(transaction_id))
 
         def refused(conflict: int) -> None:
+            if self._closed:
+                self._landed()
+                entry.told(NotServed())
+                return
             self._again.append(entry)
             self._conflict = max(self._conflict, conflict)
             self._landed()
