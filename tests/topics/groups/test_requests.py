@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.topics.groups.desk import CALL, Desk, table, terms
+from waltz_ray.protocol.spaces import MOST_TOPIC_PARTITIONS
 from waltz_ray.topics.groups.effects import (
     GroupRefusal,
     RefuseClient,
@@ -18,6 +19,7 @@ from waltz_ray.topics.groups.events import (
 )
 from waltz_ray.topics.groups.limits import GroupLimits, GroupTimes
 from waltz_ray.topics.groups.table import TopicPartition
+from waltz_ray.topics.offset_item import offset_name
 
 
 @pytest.mark.parametrize(
@@ -28,6 +30,8 @@ from waltz_ray.topics.groups.table import TopicPartition
         ("x" * 1025, terms(), "g", "client ID 'xxx"),
         ("a\n", terms(), "g", "client ID"),
         ("a", terms(), " ", "group"),
+        ("a", terms("t"), "g" * 474, "480 bytes are the most: take a shorter name for the group"),
+        ("a", terms("t", "u" * 64), "\u00e9" * 206, "480 bytes"),
         ("a", GroupTerms(frozenset(), {}), "g", "no topic"),
         ("a", terms(""), "g", "topics ''"),
         ("a", terms(*map(str, range(257))), "g", "257 topics: there may be 256"),
@@ -46,6 +50,12 @@ def test_a_request_that_cannot_be_is_refused(client_id: str, asked: GroupTerms, 
     assert named in refusal.message
     assert len(refusal.message) < 500
     assert desk.master.group_names() == []
+
+
+def test_the_longest_name_of_a_group_that_a_slot_can_keep() -> None:
+    """Beside its topic's and the highest number of a partition."""
+    Desk().joins("a", terms("t"), "g" * 473)
+    offset_name("g" * 473, "t", MOST_TOPIC_PARTITIONS - 1)
 
 
 def test_limits() -> None:

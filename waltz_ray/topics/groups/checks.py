@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from waltz_ray.errors import InvalidInput
+from waltz_ray.protocol.spaces import MOST_TOPIC_PARTITIONS
 from waltz_ray.topics.groups.events import BoundTerms, GroupTerms
 from waltz_ray.topics.groups.limits import GroupLimits
 from waltz_ray.topics.groups.table import TopicTable
+from waltz_ray.topics.offset_item import offset_name
 
-__all__ = ["client_id_wrong", "names_wrong", "offsets_wrong", "terms_wrong"]
+__all__ = ["client_id_wrong", "names_wrong", "offsets_wrong", "places_wrong", "terms_wrong"]
 
 _CLIENT_ID = re.compile(r"[-_A-Za-z0-9.]+", re.ASCII)
 
@@ -43,6 +46,16 @@ def terms_wrong(terms: GroupTerms, limits: GroupLimits) -> str | None:
     for topic, types in terms.filters.items() if wrong is None else ():
         wrong = wrong or names_wrong(f"message types of topic {topic:.100}", types, limits.filters, limits)
     return wrong or (None if terms.bound is None else _bound_wrong(terms.bound, terms, limits))
+
+
+def places_wrong(group: str, topics: Iterable[str]) -> str | None:
+    """Whether it could not be kept where the group is in them: its slots would refuse it again and again."""
+    for topic in sorted(topics):
+        try:
+            offset_name(group, topic, MOST_TOPIC_PARTITIONS - 1)
+        except InvalidInput as error:
+            return f"{error}: take a shorter name for the group"
+    return None
 
 
 def _bound_wrong(bound: BoundTerms, terms: GroupTerms, limits: GroupLimits) -> str | None:

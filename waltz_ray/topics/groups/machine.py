@@ -14,7 +14,13 @@ What keeps two consumers of a group from one partition:
 from __future__ import annotations
 
 from waltz_ray.topics.groups import rules
-from waltz_ray.topics.groups.checks import client_id_wrong, names_wrong, offsets_wrong, terms_wrong
+from waltz_ray.topics.groups.checks import (
+    client_id_wrong,
+    names_wrong,
+    offsets_wrong,
+    places_wrong,
+    terms_wrong,
+)
 from waltz_ray.topics.groups.effects import (
     ConsumerAnswer,
     Freeing,
@@ -230,6 +236,7 @@ class TopicMaster:
             client_id_wrong(event.client_id, self._limits)
             or names_wrong("group", [event.group], 1, self._limits)
             or terms_wrong(event.terms, self._limits)
+            or places_wrong(event.group, event.terms.topics)
         )
         if wrong is None and len(event.reported) > self._limits.reported:
             wrong = f"{len(event.reported)} partitions reported: there may be {self._limits.reported} at the most"
