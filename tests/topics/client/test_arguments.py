@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -176,10 +176,10 @@ def test_a_producer_that_is_closed_while_the_master_hears_of_it_sends_nothing() 
             producer = client.producer()
             beat, asked = producer._registration._beat, asyncio.Event()
 
-            async def slow() -> None:
+            async def slow(topics: Sequence[str]) -> None:
                 asked.set()
                 await asyncio.sleep(0)
-                await beat()
+                await beat(topics)
 
             producer._registration._beat = slow  # type: ignore[method-assign]
             sending = asyncio.ensure_future(producer.send("orders", b"x"))

@@ -1306,6 +1306,34 @@ def test_t43_t48_a_right_that_is_taken_away_ends_what_rests_on_it(taken: str, co
     run(scene())
 
 
+def test_t43_a_right_that_is_taken_away_is_that_of_one_topic() -> None:
+    """What the same producer sends to others is taken on; and a topic that comes later is asked for by itself."""
+    rights = [{"user": "ann", "topic": topic, "may": ["produce"]} for topic in ("orders", "bills", "notes")]
+    document: dict[str, object] = {"authenticate": True, "users": {"ann": "secret"}, "rights": rights}
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world:
+            for topic in ("bills", "notes"):
+                await world.cluster.create(topic, 1)
+            await world.cluster.until(world.cluster.settled)
+            await world.set_document("access", json.dumps(document))
+            config = TopicClientConfig(user="ann", password="secret", heartbeat_s=0.05)
+            async with world.client(config) as client:
+                producer = client.producer()
+                await producer.send("orders", b"1")
+                await producer.send("bills", b"1")
+                await world.set_document("access", json.dumps({**document, "rights": rights[1:]}))
+                await world.until(lambda: producer._registration.refusals != {})
+                with pytest.raises(TopicRefused, match="may not produce to topic 'orders'"):
+                    await producer.send("orders", b"2")
+                assert (await producer.send("bills", b"2")).topic == "bills"
+                assert (await producer.send("notes", b"1")).topic == "notes"
+                await world.set_document("access", json.dumps(document))
+                await once_allowed(lambda: producer.send("orders", b"3"))
+
+    run(scene())
+
+
 def test_t48_tls(tmp_path: Path) -> None:
     async def scene() -> None:
         own = made(tmp_path)

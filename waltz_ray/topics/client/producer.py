@@ -147,8 +147,8 @@ class AsyncTopicProducer:
         self._outlets.clear()  # who sends again is told that it is closed
 
     async def _outlet(self, topic: str) -> _Outlet:
-        if self._registration.refusal is not None:
-            raise self._registration.refusal
+        if (refusal := self._registration.refusals.get(topic)) is not None:
+            raise refusal
         if topic not in self._outlets:
             await self._registration.know(topic)
             log = await self._logs.of(topic)
@@ -172,8 +172,8 @@ def checked_size(registration: ProducerRegistration, topic: str, size: int) -> N
     most = registration.most_bytes.get(topic)
     if most is not None and size > most:
         raise InvalidInput(f"a message of {size} bytes: {most} are the most of topic {topic}")
-    if registration.refusal is not None:
-        raise registration.refusal
+    if (refusal := registration.refusals.get(topic)) is not None:
+        raise refusal
 
 
 def _now_ms() -> int:

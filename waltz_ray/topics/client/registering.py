@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 import time
+from collections.abc import Sequence
 
 from waltz_ray.errors import ClientClosed, PartitionNotReady, TopicRefused
 from waltz_ray.topics.client.masters import Masters
@@ -37,8 +38,8 @@ class ProducerRegistration:
     def __init__(self, masters: Masters, config: TopicClientConfig) -> None:
         self.most_bytes: dict[str, int | None] = {}
         """Of a message, by topic; None: the master does not say."""
-        self.refusal: TopicRefused | None = None
-        """What the master has said last, if it was no: rights were taken away."""
+        self.refusals: dict[str, TopicRefused] = {}
+        """What the master has said last, by topic, if it was no: rights were taken away."""
         self._masters, self._config = masters, config
         self._rights = TopicRights(config.user, config.password)
         started_ms, count = time.time_ns() // 1_000_000, next(_COUNTS)
@@ -56,12 +57,8 @@ class ProducerRegistration:
             self._check_open()
             if topic in self._topics:
                 return
+            await self._beat([topic])  # of it alone: others may be refused
             self._topics[topic] = None
-            try:
-                await self._beat()
-            except BaseException:
-                del self._topics[topic]
-                raise
             self._check_open()  # it may have been closed meanwhile
             if self._beating is None:
                 self._beating = asyncio.get_running_loop().create_task(self._go_on())
@@ -89,25 +86,35 @@ class ProducerRegistration:
             await asyncio.sleep(self._config.heartbeat_s)
             try:
                 async with self._changing:
-                    await self._beat()
-                self.refusal = None
-            except TopicRefused as error:
-                self.refusal = error
+                    await self._beat_for_all()
             except PartitionNotReady as error:  # the log takes messages without a master, too
                 log.warning("producer %s: %s", self._client_id, error)
 
-    async def _beat(self) -> None:
-        """Register if need be, then one heartbeat with all topics."""
+    async def _beat_for_all(self) -> None:
+        """One heartbeat with all topics; where it is refused one for each, for one right alone may be lacking."""
+        refusals: dict[str, TopicRefused] = {}
+        try:
+            await self._beat([*self._topics])
+        except TopicRefused:
+            for topic in self._topics:
+                try:
+                    await self._beat([topic])
+                except TopicRefused as error:
+                    refusals[topic] = error
+        self.refusals = refusals
+
+    async def _beat(self, topics: Sequence[str]) -> None:
+        """Register if need be, then one heartbeat, with these topics."""
         for _ in range(3):  # forgotten, and asked for a signature
             if not self._registered:
-                answer = await self._masters.ask(self._registration, self._config.timeout_s)
+                answer = await self._masters.ask(lambda: self._registration(topics), self._config.timeout_s)
                 assert isinstance(answer, RegisterResponseM2P)
                 if not answer.success:
                     self._refused(answer.err_code, answer.err_msg)
                     continue
                 self._registered = True
                 self._rights.adopt(answer.authorized_info)
-            beat = await self._masters.ask(self._heartbeat, self._config.timeout_s)
+            beat = await self._masters.ask(lambda: self._heartbeat(topics), self._config.timeout_s)
             assert isinstance(beat, HeartResponseM2P)
             if beat.success:
                 self._rights.adopt(beat.authorized_info, beat.require_auth)
@@ -125,8 +132,8 @@ class ProducerRegistration:
         else:
             raise TopicRefused(code, text)
 
-    def _registration(self) -> RegisterRequestP2M:
-        return RegisterRequestP2M(self._client_id, tuple(self._topics), -1, _HOST, self._rights.for_master())
+    def _registration(self, topics: Sequence[str]) -> RegisterRequestP2M:
+        return RegisterRequestP2M(self._client_id, tuple(topics), -1, _HOST, self._rights.for_master())
 
-    def _heartbeat(self) -> HeartRequestP2M:
-        return HeartRequestP2M(self._client_id, -1, _HOST, tuple(self._topics), self._rights.for_master())
+    def _heartbeat(self, topics: Sequence[str]) -> HeartRequestP2M:
+        return HeartRequestP2M(self._client_id, -1, _HOST, tuple(topics), self._rights.for_master())
