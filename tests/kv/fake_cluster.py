@@ -36,6 +36,7 @@ from waltz_ray.kv.messages import (
     KvHello,
     LockNative,
     Op,
+    Opcode,
     OpKind,
     OpResult,
     Ping,
@@ -49,6 +50,7 @@ from waltz_ray.kv.messages import (
     Seen,
     SeenMany,
     ServerList,
+    SpaceMeant,
     TryElsewhere,
     Unknown,
     UnlockNative,
@@ -230,6 +232,8 @@ class FakeKvActor:
         self.seen: list[Command] = []
         """Data commands that came."""
         self.native = True
+        self.identity = ""
+        """Of the space that it serves; "": it does not know that one may be meant."""
         self._cluster = cluster
         self._listener: LoopListener | None = None
         self.connections: set[FakeConnection] = set()
@@ -293,7 +297,8 @@ class FakeKvActor:
         return [Hashmask(cluster.mask, bucket, instance) for bucket, instance in rows]
 
     def handle(self, writer: FakeConnection, opcode: int, message_id: int, payload: bytes) -> None:
-        if opcode not in COMMAND_OPCODES or (opcode >= 3000 and not self.native):
+        unknown = (opcode >= 3000 and not self.native) or (opcode == Opcode.SPACE and not self.identity)
+        if opcode not in COMMAND_OPCODES or unknown:
             writer.write(encode_reply(opcode, message_id, Unknown(opcode)))
             return
         command = decode_command(opcode, payload)
@@ -315,6 +320,8 @@ class FakeKvActor:
     def _basic(self, command: Command) -> Reply | None:
         if isinstance(command, Capabilities):
             return Ack() if command.opcode in COMMAND_OPCODES and (self.native or command.opcode < 3000) else Fail()
+        if isinstance(command, SpaceMeant):
+            return Ack() if command.identity == self.identity else Fail()
         return Ack() if isinstance(command, KvHello | Ping | Goodbye) else None
 
     def _introduce(self, writer: FakeConnection) -> None:

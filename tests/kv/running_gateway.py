@@ -39,6 +39,7 @@ class RunningGateway:
         dialect: Dialect = "doc",
         limits: GatewayLimits | None = None,
         tls: Any = None,
+        identity: str = "",
     ) -> None:
         self.node = port or DictPort()
         self.loop = asyncio.new_event_loop()
@@ -48,7 +49,7 @@ class RunningGateway:
         self._thread.start()
 
         async def start() -> tuple[Gateway, int]:
-            gateway = Gateway("test", self.node, dialect, limits or GatewayLimits(), tls=tls)
+            gateway = Gateway("test", self.node, dialect, limits or GatewayLimits(), tls=tls, identity=identity)
             return gateway, await gateway.listen("127.0.0.1", 0)
 
         self.gateway, self.port = self.do(start())

@@ -12,7 +12,7 @@ import pytest
 
 from tests.kv.fake_cluster import FakeKvCluster, FakePlace
 from waltz_ray import compat
-from waltz_ray.errors import ClientClosed, SpaceGone, ZooKeeperUnreachable
+from waltz_ray.errors import ClientClosed, KvNotReady, SpaceGone, ZooKeeperUnreachable
 from waltz_ray.kv.client import connecting
 from waltz_ray.kv.client import connections as module
 from waltz_ray.kv.client.aio import AsyncKvClient
@@ -217,6 +217,42 @@ def test_of_a_space_that_was_deleted_nothing_is_waited_for() -> None:
                 await client.get("ann")
 
     asyncio.run(asyncio.wait_for(run(), 20))
+
+
+class _Meant(StaticKvDirectory):
+    def __init__(self, servers: Sequence[str]) -> None:
+        super().__init__(servers)
+        self.serves = "key/kv"
+
+
+class _MeantPlace(FakePlace):
+    def directory(self) -> StaticKvDirectory:
+        return _Meant(self.servers)
+
+
+def test_an_actor_of_another_space_that_has_the_address_by_now_is_not_taken_for_one_of_ours() -> None:
+    """Ours has died, and before anybody knows it another one listens there: of another space, or of another cluster."""
+
+    async def run(cluster: FakeKvCluster) -> None:
+        actor = cluster.actors[0]
+        place = _MeantPlace([actor.server])
+        async with AsyncKvClient(place) as client:  # an actor of an earlier version cannot be asked
+            await client.set("ann", "ours")
+            await asyncio.to_thread(actor.kill)
+            actor.identity = "key/carts"
+            cluster.state.items.clear()
+            await asyncio.to_thread(actor.revive)
+            for call in (client.set("ann", "lost", timeout=0.5), client.get("ann", timeout=0.5)):
+                with pytest.raises(KvNotReady, match="serves another space by now"):
+                    await call
+            assert cluster.state.items == {}
+            await asyncio.to_thread(actor.kill)
+            actor.identity = "key/kv"
+            await asyncio.to_thread(actor.revive)
+            assert await client.get("ann") is None
+
+    with FakeKvCluster(1) as cluster:
+        asyncio.run(run(cluster))
 
 
 class _SlowPlace(FakePlace):

@@ -160,6 +160,15 @@ def test_o25_capabilities(peer: Peer) -> None:
     assert peer.ask(11, struct.pack(">H", 2999)) == (2, 11, 77, b"")
 
 
+def test_which_space_is_meant(peer: Peer) -> None:
+    """Where the port knows its own."""
+    ours = b"key/kv"
+    assert peer.ask(520, struct.pack(">H", len(ours)) + ours).opcode == 1, "it does not know"
+    with RunningGateway(identity="key/kv") as running, Peer(running.port) as other:
+        for meant, opcode in ((ours, 1), (b"key/carts", 2), (b"", 2), (b"\xff", 2)):
+            assert other.ask(520, struct.pack(">H", len(meant)) + meant) == (opcode, 520, 77, b"")
+
+
 def test_o26_shutting_down_is_that_of_the_member_that_said_who_it_is(running: RunningGateway) -> None:
     """O26, O32, D15: 15 has no payload; newserver(130) on the same connection has told. Who is no member is nobody."""
     running.node.members = [running.address, "other:2"]

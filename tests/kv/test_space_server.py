@@ -10,10 +10,12 @@ from waltz_ray import compat
 from waltz_ray.config import KvConfig
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.errors import ProjectionFailed
+from waltz_ray.kv.messages import SpaceMeant
 from waltz_ray.kv.model import BARRIER, ItemKey, Record, Set, ValueType
 from waltz_ray.kv.records import encode_record, header_of
-from waltz_ray.kv.routing import fnv1a_32
+from waltz_ray.kv.routing import fnv1a_32, space_identity
 from waltz_ray.kv.serving.space_server import SpaceServer
+from waltz_ray.kv.wire import encode_command
 from waltz_ray.projections.kv_state import LmdbState
 from waltz_ray.protocol.spaces import Space, SpaceState
 from waltz_ray.testing import InMemoryCluster
@@ -74,6 +76,32 @@ def test_a_projection_of_before_a_recovery_is_begun_anew_also_where_the_log_is_a
 
     assert asyncio.run(found("the second")) == b"of now"
     assert asyncio.run(found("the first")) == b"given up", "it is gone on with, as long as it may be"
+
+
+def test_whoever_means_another_space_is_told(tmp_path: Path) -> None:
+    """By its name and the cluster's key, as a client finds both in ZooKeeper."""
+
+    async def run() -> None:
+        async with InMemoryCluster(partitions=4) as cluster:
+            client = await cluster.connect_async()
+            zookeeper = MemoryZooKeeper(MemoryZooKeeperServer())
+            server = SpaceServer(0, "waltz", A_SPACE, client, zookeeper, KvConfig(), tmp_path, lambda error: None)
+            try:
+                await server.start(0)
+                assert server.endpoint is not None
+                reader, writer = await asyncio.open_connection(*server.endpoint)
+                said = []
+                for space in ("kv", "carts"):
+                    meant = SpaceMeant(space_identity(client.cluster_key, space))
+                    writer.write(encode_command(1, meant))
+                    said.append((await reader.readexactly(12))[:2])
+                assert said == [b"\0\1", b"\0\2"]
+                writer.close()
+            finally:
+                await server.close()
+                zookeeper.close()
+
+    asyncio.run(run())
 
 
 def test_o26_a_member_that_shuts_down_is_not_dialled_for_a_while(tmp_path: Path) -> None:

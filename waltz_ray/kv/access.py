@@ -24,6 +24,7 @@ KV_NEEDS: Final[Mapping[int, frozenset[SpaceRight]]] = {
     Opcode.HASHMASKS: NOTHING,
     Opcode.HASHMASK: NOTHING,
     Opcode.SHOW_TOKEN: NOTHING,
+    Opcode.SPACE: NOTHING,
     Opcode.LOCK: _APPEND,
     Opcode.UNLOCK: _APPEND,
     Opcode.SET_INT: _APPEND,

@@ -47,6 +47,7 @@ __all__ = [
     "ServerList",
     "SetCommand",
     "ShowKvToken",
+    "SpaceMeant",
     "ShuttingDown",
     "TryElsewhere",
     "Unknown",
@@ -75,6 +76,7 @@ class Opcode(enum.IntEnum):
     NEWSERVER = 130
     APPLIED = 500
     SHOW_TOKEN = 510
+    SPACE = 520
     LOCK = 1000
     DATA_LOCK = 1005
     UNLOCK = 1010
@@ -229,6 +231,14 @@ class ShowKvToken:
     """Who the client is, before anything else, over TLS: Ack, or FailInfo if the token is nobody's."""
 
     token: str = field(repr=False)
+
+
+@value()
+class SpaceMeant:
+    """Which space the client means (``space_identity``), before hello: Ack, or Fail if it is another one that is served
+    here. Addresses are used again: who only knows an address may come to somebody else's actor."""
+
+    identity: str
 
 
 # ---- data, the document's
@@ -463,6 +473,7 @@ Command = (
     | NewServer
     | SecondaryHas
     | ShowKvToken
+    | SpaceMeant
     | SetCommand
     | Get
     | LockCommand

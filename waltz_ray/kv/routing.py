@@ -24,6 +24,7 @@ __all__ = [
     "first_mask",
     "fnv1a_32",
     "partition_of",
+    "space_identity",
     "unit_of",
     "units_of",
 ]
@@ -53,6 +54,11 @@ def fnv1a_32(name: bytes) -> int:
     for byte in name:
         found = ((found ^ byte) * _PRIME) & _UINT32
     return found
+
+
+def space_identity(cluster_key: str, space: str) -> str:
+    """What no other space is called, of this cluster or of another one."""
+    return f"{cluster_key}/{space}"
 
 
 def checked_partitions(partitions: int) -> int:

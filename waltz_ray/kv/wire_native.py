@@ -29,6 +29,7 @@ from waltz_ray.kv.messages import (
     Seen,
     SeenMany,
     ShowKvToken,
+    SpaceMeant,
     UnlockNative,
 )
 from waltz_ray.kv.model import ValueType
@@ -76,6 +77,13 @@ def _read_token(payload: bytes) -> ShowKvToken:
     token = reader.short_string().decode("utf-8", "surrogateescape")  # one that is no text is nobody's
     reader.end()
     return ShowKvToken(token)
+
+
+def _read_space(payload: bytes) -> SpaceMeant:
+    reader = PayloadReader(payload)
+    identity = reader.short_string().decode("utf-8", "surrogateescape")  # one that is no text is nobody's
+    reader.end()
+    return SpaceMeant(identity)
 
 
 def _read_put(payload: bytes) -> Put:
@@ -180,6 +188,7 @@ def _lock_head(command: LockNative | UnlockNative | Renew) -> bytes:
 COMMAND_READERS: Final[dict[int, Callable[[bytes], Any]]] = {
     Opcode.APPLIED: _read_secondary_has,
     Opcode.SHOW_TOKEN: _read_token,
+    Opcode.SPACE: _read_space,
     Opcode.PUT: _read_put,
     Opcode.GET_MANY: _read_get_many,
     Opcode.SCAN: _read_scan,
@@ -197,6 +206,10 @@ COMMAND_WRITERS: Final[dict[type[Any], Callable[[Any], tuple[int, bytes]]]] = {
     ShowKvToken: lambda command: (
         Opcode.SHOW_TOKEN,
         _name(command.token.encode("utf-8", "surrogateescape")),
+    ),
+    SpaceMeant: lambda command: (
+        Opcode.SPACE,
+        _name(command.identity.encode("utf-8", "surrogateescape")),
     ),
     Put: _write_put,
     GetMany: _write_get_many,

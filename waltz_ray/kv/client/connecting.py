@@ -23,6 +23,7 @@ from waltz_ray.kv.client.client import KvClient
 from waltz_ray.kv.client.members import Members
 from waltz_ray.kv.client.settings import KvClientConfig
 from waltz_ray.kv.placement import BucketSplitting
+from waltz_ray.kv.routing import space_identity
 from waltz_ray.protocol.spaces import SpaceTable
 
 __all__ = ["ClusterPlace", "MemberDirectory", "connect", "connect_async"]
@@ -127,6 +128,8 @@ class MemberDirectory:
         """Of the space."""
         self.identity = found.zookeeper, found.name, info.cluster_key, space, known.first
         """A space that was made anew under its name has other partitions."""
+        self.serves = space_identity(str(info.cluster_key), space)
+        """The space, as its actors know it."""
         self._cluster, self._space, self._spaces = found.name, space, store.spaces
         self._access = store.access
         self._store = UnitStore(zookeeper, found.name, "kv", space, BucketSplitting(known.count))

@@ -165,7 +165,7 @@ class KvConnections:
         await peer.stop()
 
     def _new_peer(self, server: str) -> KvPeer:
-        return KvPeer(self, server, self._max_frame_bytes, self._shown)
+        return KvPeer(self, server, self._max_frame_bytes, self._shown, self._directory.serves)
 
     def links(self) -> list[KvLink]:
         """Every connection there is."""

@@ -18,6 +18,7 @@ from waltz_ray.kv.messages import (
     Ack,
     Capabilities,
     Command,
+    Fail,
     FailCode,
     FailInfo,
     Goodbye,
@@ -31,6 +32,7 @@ from waltz_ray.kv.messages import (
     ServerList,
     ShowKvToken,
     ShuttingDown,
+    SpaceMeant,
     TryElsewhere,
     Unknown,
 )
@@ -93,10 +95,12 @@ class KvLink(Stream[KvFrame]):
         self._look: asyncio.TimerHandle | None = None
         self._doubt: asyncio.TimerHandle | None = None
 
-    async def greet(self, token: str = "") -> None:
-        """Who we are, if a token says it; hello, and whether it knows our commands. ConnectionError: it does not, or
-        takes no clients. AccessRefused."""
+    async def greet(self, token: str = "", space: str = "") -> None:
+        """Who we are, if a token says it; which ``space`` we mean, if that is known; hello, and whether it knows our
+        commands. ConnectionError: it does not, takes no clients, or serves another space. AccessRefused."""
         shown = self.ask(ShowKvToken(token)) if token else None
+        if space and isinstance(await self.ask(SpaceMeant(space)), Fail):  # before it says what it has
+            raise ConnectionRefusedError(f"{self.server} serves another space by now")
         native, hello = self.ask(Capabilities(_NATIVE)), self.ask(KvHello())  # so that what it has comes as one message
         for answer in filter(None, (shown, hello)):
             if isinstance(said := await answer, FailInfo) and said.code == FailCode.NOT_ALLOWED:
@@ -212,9 +216,10 @@ class KvPeer:
         server: str,
         max_frame_bytes: int,
         shown: Presented = NO_CREDENTIALS,
+        space: str = "",
     ) -> None:
-        """``shown`` is asked for each connection."""
-        self._shown = shown
+        """``shown`` is asked for each connection. ``space``: ``space_identity`` of the one that it has to serve."""
+        self._shown, self._space = shown, space
         self.server = server
         self.link: KvLink | None = None
         """None: there is no connection just now."""
@@ -273,7 +278,7 @@ class KvPeer:
         make: Callable[[], KvLink] = partial(KvLink, self._home, self.server, self._max_frame_bytes)
         link = await connect(make, host.strip("[]"), int(port), timeout_s=None, tls=tls)
         try:
-            await link.greet(token)
+            await link.greet(token, self._space)
         except BaseException:
             link.abort("given up while it was greeted")
             raise

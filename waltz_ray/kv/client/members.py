@@ -26,6 +26,10 @@ class KvDirectory(Protocol):
     def identity(self) -> Hashable:
         """The space that is meant: clients whose directories have the same may share connections."""
 
+    @property
+    def serves(self) -> str:
+        """``space_identity`` of it, which its actors have to know as theirs; "": it is not known."""
+
     def watch(self, callback: Callable[[Members], None]) -> Callable[[], None]:
         """Tell ``callback`` the addresses (``host:port``) of all actors, now and after every change, from any thread;
         SpaceGone when the space has been deleted. Returns what ends it."""
@@ -46,6 +50,8 @@ class StaticKvDirectory:
         self._servers = tuple(servers)
         self.identity = self._servers, self.partitions
         """What was named."""
+        self.serves = ""
+        """Whatever is served there is meant."""
 
     def watch(self, callback: Callable[[Members], None]) -> Callable[[], None]:
         """They are told once."""

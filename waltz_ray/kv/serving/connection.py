@@ -27,10 +27,11 @@ from waltz_ray.kv.messages import (
     ServerList,
     ShowKvToken,
     ShuttingDown,
+    SpaceMeant,
     TryElsewhere,
 )
 from waltz_ray.kv.serving.access import KvAccess
-from waltz_ray.kv.serving.port import ACK, CommandPort, GatewayCounts, GatewayLimits, courtesy
+from waltz_ray.kv.serving.port import ACK, FAIL, CommandPort, GatewayCounts, GatewayLimits, courtesy
 from waltz_ray.kv.wire import (
     COMMAND_OPCODES,
     Dialect,
@@ -70,9 +71,10 @@ class PortState:
         outgoing: Outgoing,
         guard: AccessGuard | None = None,
         space: str = "",
+        identity: str = "",
     ) -> None:
         self.port = port
-        self.guard, self.space = guard, space
+        self.guard, self.space, self.identity = guard, space, identity
         self.dialect: Dialect = dialect
         self.limits = limits
         self.outgoing = outgoing
@@ -241,6 +243,9 @@ class KvConnection(BackloggedStream[KvFrame, KvFrame]):
                 self._refuse(opcode, message_id, why)
             else:
                 self._reply(opcode, message_id, ACK)
+        elif isinstance(command, SpaceMeant):
+            meant = self._shared.identity in ("", command.identity)
+            self._reply(opcode, message_id, ACK if meant else FAIL)
         elif isinstance(command, ShuttingDown):
             self._reply(opcode, message_id, ACK)
             if self._server in self._port.servers():

@@ -37,13 +37,15 @@ class Gateway:
         plain: bool = False,
         guard: AccessGuard | None = None,
         space: str = "",
+        identity: str = "",
     ) -> None:
         """``name``: for the log. ``outgoing``: the node's, if it gathers answers itself. ``plain``: with ``tls``, a
-        client may do without. ``guard``: of the rights that clients have in ``space``; None: they may everything."""
+        client may do without. ``guard``: of the rights that clients have in ``space``; None: they may everything.
+        ``identity``: the space's, of whose clients others are told apart; "": whoever comes is one."""
         self.outgoing = outgoing or Outgoing()
         self._name = name
         self._tls, self._plain = tls, plain
-        self._shared = PortState(name, port, dialect, limits or GatewayLimits(), self.outgoing, guard, space)
+        self._shared = PortState(name, port, dialect, limits or GatewayLimits(), self.outgoing, guard, space, identity)
         self._announced: Hashmasks | None = None
         self._listener: LoopListener | None = None
         self._sweep: asyncio.TimerHandle | None = None

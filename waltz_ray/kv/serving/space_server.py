@@ -26,7 +26,7 @@ from waltz_ray.coordination.unit_store import UnitMember, UnitRegistration, Unit
 from waltz_ray.errors import ConfigError, ProjectionFailed
 from waltz_ray.kv.keeper_types import KeeperLimits
 from waltz_ray.kv.placement import BucketSplitting
-from waltz_ray.kv.routing import Unit
+from waltz_ray.kv.routing import Unit, space_identity
 from waltz_ray.kv.serving.clock import SteadyClock
 from waltz_ray.kv.serving.compactor import Compactor
 from waltz_ray.kv.serving.folding import forget_what_is_lost
@@ -228,7 +228,8 @@ class SpaceServer:
         )
         name = f"kv/{self._actor}, space {self.space.name}"
         dialect, guard = cast(Dialect, config.dialect), self._guard
-        return Gateway(name, node, dialect, limits, node.outgoing, self._tls(), True, guard, self.space.name)
+        identity = space_identity(self._client.cluster_key, self.space.name)
+        return Gateway(name, node, dialect, limits, node.outgoing, self._tls(), True, guard, self.space.name, identity)
 
     def _tls(self) -> ServerTls | None:
         """ConfigError if its files cannot be used."""
