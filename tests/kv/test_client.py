@@ -283,6 +283,14 @@ def test_a_scan_has_everything_in_order(kv: Any) -> None:
     assert (kv.count(), kv.count("name-1")) == (202, 100)
 
 
+def test_items_are_counted_whatever_their_values(cluster: FakeKvCluster, kv: Any) -> None:
+    """Also by a client that has not the codec that they were written with."""
+    with KvClient(cluster.place(), codec=JsonCodec()) as other:
+        other.set("name-1", {"a": 1})
+    kv.set("name-2", 2)
+    assert kv.count("name-") == 2
+
+
 def test_a_scan_goes_on_while_buckets_move(cluster: FakeKvCluster, kv: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each piece is small, and between two of them everything moves, silently or not, and splits."""
     monkeypatch.setattr("waltz_ray.kv.client.items.PAGE", 2)

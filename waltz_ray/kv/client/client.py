@@ -137,7 +137,7 @@ class KvMap:
             self._shell.call(_close(pages))
 
     def count(self, prefix: KvName = "", timeout: float | None = None) -> int:
-        """How many items there are whose names begin with ``prefix``. It reads them all."""
+        """How many items there are whose names begin with ``prefix``, whatever their values. It reads them all."""
         return self._shell.call(self._items.count(prefix, timeout))
 
     def set(

@@ -108,6 +108,14 @@ class AsyncKvMap:
         self, prefix: KvName = "", after: KvName = "", limit: int | None = None, timeout: float | None = None
     ) -> AsyncIterator[list[NamedEntry]]:
         """What ``scan`` gives, some at a time."""
+        partitions = self._engine().connections.partitions
+        async for items in self._pages(prefix, after, limit, timeout):
+            yield [self._named(item, partitions) for item in items]
+
+    async def _pages(
+        self, prefix: KvName, after: KvName, limit: int | None, timeout: float | None
+    ) -> AsyncIterator[list[ScanItem]]:
+        """Before their values are looked at."""
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
             raise InvalidInput(f"limit is a number of items, at least 0, not {limit!r:.60}")
         engine = self._engine()
@@ -122,14 +130,14 @@ class AsyncKvMap:
         async for items in merged(partitions):
             if left is not None:
                 items, left = items[:left], left - len(items)
-            yield [self._named(item, engine.connections.partitions) for item in items]
+            yield items
             if left is not None and left <= 0:
                 return
 
     async def count(self, prefix: KvName = "", timeout: float | None = None) -> int:
-        """How many items there are whose names begin with ``prefix``. It reads them all."""
+        """How many items there are whose names begin with ``prefix``, whatever their values. It reads them all."""
         total = 0
-        async for page in self.pages(prefix, timeout=timeout):
+        async for page in self._pages(prefix, "", None, timeout):
             total += len(page)
         return total
 
