@@ -299,6 +299,32 @@ kv.close()
         assert len(cluster.state.settled) == 2
 
 
+def test_a_scan_that_is_left_is_waited_for_by_nobody() -> None:
+    """In a forked child, whose parent's IO thread is not there, and behind the end of its client."""
+    text = """
+import os, signal, sys
+from tests.kv.fake_cluster import FakePlace
+from waltz_ray.kv.client.client import KvClient
+sys.unraisablehook = lambda told: os._exit(7)  # it would only be printed
+kv = KvClient(FakePlace(sys.argv[1:]))
+kv.set_many({"a": 1, "b": 2})
+found = kv.scan()
+assert next(found).name == "a"
+child = os.fork()
+if not child:
+    signal.alarm(15)  # or it would outlive the test
+    del found
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert next(found).name == "b"
+kv.close()
+del found
+"""
+    with FakeKvCluster() as cluster:
+        servers = [actor.server for actor in cluster.actors]
+        subprocess.run([sys.executable, "-c", text, *servers], check=True, timeout=30)
+
+
 def test_the_watches_of_a_forked_parent_are_the_parent_s() -> None:
     """Their connections would be waited for in the child, where the threads that have them are not."""
     text = """

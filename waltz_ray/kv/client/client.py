@@ -129,12 +129,11 @@ class KvMap:
         At most ``limit``. Each piece of a partition is as it was when it was read; what is written meanwhile may be in
         it or not. ``timeout`` is for each piece.
         """
+        # Whoever leaves it does not wait for its end, which the loop sees to: that may be a garbage collection, in the
+        # IO thread or behind ``close``, or be in a forked child, which has no such thread.
         pages = self._items.pages(prefix, after, limit, timeout)
-        try:
-            while (page := self._shell.call(_next(pages))) is not None:
-                yield from page
-        finally:
-            self._shell.call(_close(pages))
+        while (page := self._shell.call(_next(pages))) is not None:
+            yield from page
 
     def count(self, prefix: KvName = "", timeout: float | None = None) -> int:
         """How many items there are whose names begin with ``prefix``, whatever their values. It reads them all."""
@@ -341,7 +340,3 @@ class KvLock:
 
 async def _next(pages: Any) -> list[NamedEntry] | None:
     return await anext(pages, None)
-
-
-async def _close(pages: Any) -> None:
-    await pages.aclose()
