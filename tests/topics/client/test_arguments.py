@@ -15,6 +15,7 @@ from waltz_ray.topics import BoundGroup, TopicClient
 from waltz_ray.topics.client.aio import subscription_of
 from waltz_ray.topics.client.arguments import checked_topics
 from waltz_ray.topics.client.outgoing import Spread, record_of, records_of
+from waltz_ray.topics.wire import TopicRequest, TopicResponse
 
 LONG = "x" * 100_000
 NO_TEXTS: list[Any] = [None, True, 1, 1.5, b"x", [], {}, object(), [LONG]]
@@ -166,6 +167,42 @@ def test_a_message_on_its_way_when_the_client_closes_is_told_so(what: str) -> No
                 await sending
             with pytest.raises(asyncio.CancelledError):
                 await given_up
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("how", ["closed", "cancelled"])
+def test_a_consumer_that_is_given_up_while_it_joins_is_no_member_of_its_group(how: str) -> None:
+    """The master has registered it already: until it was missed nobody would be given what is its share."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            master = world.cluster.servers[0].master.machine
+            consumer = client.consumer("g", "orders")
+            membership = consumer._membership
+            ask, asked, goes_on = membership._masters.ask, asyncio.Event(), asyncio.Event()
+
+            async def slow(make: Callable[[], TopicRequest], within_s: float) -> TopicResponse:
+                answer = await ask(make, within_s)
+                if not asked.is_set():
+                    asked.set()
+                    await goes_on.wait()
+                return answer
+
+            membership._masters.ask = slow  # type: ignore[method-assign]
+            starting = asyncio.ensure_future(consumer.start())
+            await asked.wait()
+            assert master.group_names() == ["g"]
+            if how == "closed":
+                await consumer.close()
+                goes_on.set()
+                with pytest.raises(ClientClosed, match="the consumer is closed"):
+                    await starting
+            else:
+                starting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await starting
+            assert master.group_names() == []
 
     asyncio.run(scene())
 

@@ -108,10 +108,13 @@ class AsyncTopicConsumer:
             self._loop = asyncio.get_running_loop()
             await self._logs.check(self._wanted.topics)
             await self._membership.register()
+            if self._closed:  # meanwhile
+                raise ClientClosed(_CLOSED)
             self._spawn(self._keep_beating())
         except BaseException:
             self._joining = False
             self._changed()
+            await self._membership.leave()  # it may have been registered before it was cancelled, or closed
             raise
 
     async def close(self) -> None:

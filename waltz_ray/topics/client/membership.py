@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from waltz_ray import compat
 from waltz_ray.client.application import checked_int
-from waltz_ray.errors import InvalidInput, PartitionNotReady, TopicRefused
+from waltz_ray.errors import ClientClosed, InvalidInput, PartitionNotReady, TopicRefused
 from waltz_ray.topics.client.arguments import checked_offset, checked_text
 from waltz_ray.topics.client.masters import Masters
 from waltz_ray.topics.client.order_book import OrderBook
@@ -90,12 +90,14 @@ class GroupMembership:
         self._masters, self._config, self._wanted, self._reported = masters, config, wanted, reported
         self._orders = OrderBook()
         self._registered = False
+        self._may_be_known = False  # to the master, perhaps without our having heard so
         self._not_allocated: bool | None = None  # what the master has said last of the group, told to who leads next
         self._beat_now = asyncio.Event()
 
     async def register(self) -> None:
         """Say who we are, and what we have. TopicRefused, PartitionNotReady."""
         for _ in range(3):
+            self._may_be_known = True
             answer = await self._masters.ask(self._registration, self._config.timeout_s)
             assert isinstance(answer, RegisterResponseM2C)
             if answer.success:
@@ -104,6 +106,7 @@ class GroupMembership:
                 self._orders = OrderBook()
                 self.rights.adopt(answer.authorized_info)
                 return
+            self._may_be_known = self._registered
             if answer.err_code not in _SIGN_AGAIN or self.rights.signs:
                 raise TopicRefused(answer.err_code, answer.err_msg)
             self.rights.sign_again()
@@ -182,10 +185,10 @@ class GroupMembership:
         self._beat_now.clear()
 
     async def leave(self) -> None:
-        """Log out, if we are registered."""
-        if self._registered:
+        """Log out, if we may be registered: until we were missed nobody would have our share."""
+        if self._may_be_known:
             out = CloseRequestC2M(self.client_id, self._wanted.group, self.rights.for_master())
             try:
                 await self._masters.ask(lambda: out, 1.0)
-            except PartitionNotReady as error:  # we shall be missed
+            except (PartitionNotReady, ClientClosed) as error:  # we shall be missed
                 log.info("consumer %s has not logged out: %s", self.client_id, error)
