@@ -118,6 +118,15 @@ class SimTopicActor(Process):
     async def _connect(self, space: Space) -> AsyncWaltzClient:
         return await log_client(self, space.name, ClientConfig(quick_mounts_ms=0, hindrance_after_ms=0))
 
+    async def send_away(self, group: str, topic: str, partition: int) -> None:
+        """Whoever consumes registers again, as when ``waltz topic reset`` has set the group elsewhere."""
+        assert self.server is not None
+        served = self.server.node.topics.get(topic)
+        found = None if served is None else served.partitions.get(partition)
+        delivery = None if found is None else self.server.node.duties.deliveries.of(topic, found, group)
+        if delivery is not None:
+            delivery.end_others("")
+
     def state(self) -> str:
         said = None if self.server is None else self.server.status()
         return f"{self.host}: up {self.up}, {said}"

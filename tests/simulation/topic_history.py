@@ -183,6 +183,10 @@ class TopicHistory:
         known.stored.append(_Stored(self._now_s, max(0, before.offset), after.offset, known.reset_s))
         self.counts["topic offsets stored"] += 1
 
+    def were_reset(self) -> list[GroupPartition]:
+        """Where an operator has set a group elsewhere."""
+        return [where for where, known in self.consumed.items() if known.reset_s >= 0]
+
     # ---- masters
 
     def master_steps(self, master: TopicMaster, event: MasterEvent, effects: Sequence[MasterEffect]) -> None:

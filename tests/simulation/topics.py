@@ -97,6 +97,12 @@ class TopicPart:
             producer.working = False
         for consumer in self.consumers:
             consumer.hurry()
+        # Those are told that an operator has set their group elsewhere; by themselves they see it with their next confirm,
+        # and nothing new may come.
+        for group, partition in self.history.were_reset():
+            for actor in self.actors:
+                if actor.up and actor.server is not None:
+                    actor.spawn(actor.send_away(group, self.topic, partition))
 
     def quiet(self) -> bool:
         """Every message has its fate."""

@@ -158,7 +158,9 @@ class _Reader:
                 yield from self._changes(write, version, partition)
         elif isinstance(record, Expired):
             for key, expired in record.items:
-                if self._wanted(key) and key not in self._others:
+                if key in self._others:
+                    self._others.discard(key)
+                elif self._wanted(key):
                     yield ItemExpired(name_text(key.name), expired, partition)
         elif isinstance(record, ItemWrite) and self._wanted(record.key):
             name = name_text(record.key.name)
