@@ -20,6 +20,7 @@ import argparse
 import json
 import os
 import random
+import secrets
 import signal
 import sys
 import tempfile
@@ -260,7 +261,8 @@ class Day:
         self.outcomes: Counter[bool] = Counter()
         self.decided = threading.Condition()
         self._random = random.Random(seed)
-        self._first_number = self._random.getrandbits(40) << 22  # nobody else's
+        # Of no other day, whatever its seed: a deposit of a number that had one before would not be made.
+        self._first_number = secrets.randbits(40) << 22
 
     def _step(self, number: int) -> dict[str, int]:
         source = self._random.randrange(self.count)

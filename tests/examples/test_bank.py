@@ -47,6 +47,13 @@ def test_a_day_with_faults_and_kills(tmp_path: Path, postgres_server: LocalPostg
         assert min(cluster.faults_met.get(kind, 0) for kind in ("connections_lost", "answers_lost")) > 0
 
 
+def test_a_second_day_on_the_same_log_makes_its_own_deposits(tmp_path: Path) -> None:
+    """The same seed, the default: numbers of the day before would not be deposited again, and their money be gone."""
+    with InMemoryCluster(partitions=3) as cluster:
+        for day in ("first", "second"):
+            assert run(cluster.connect, [sqlite(tmp_path, day)], 20, 60, seed=0) == []
+
+
 def test_what_is_in_transit_when_a_process_ends_is_delivered_by_another(tmp_path: Path) -> None:
     """After the first step, and again after the second: each of two couriers finds it, the deposit is made once."""
     step = {"number": 77, "source": 0, "target": 1, "amount": 5}
