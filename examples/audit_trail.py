@@ -1,12 +1,14 @@
 """An audit trail in a file, each transaction once: ``python examples/audit_trail.py [cluster] [partition] [file]``.
 
 The cursor is the file itself: each line carries its transaction's ID, and the last whole line says where to go on.
-Killed at any moment it leaves a line too few, or a torn one that the next start cuts off; never a line twice.
+Killed at any moment it leaves a line too few, or a torn one that the next start cuts off; never a line twice. Of two
+processes with one file the second is turned away.
 """
 
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import sys
@@ -28,8 +30,11 @@ def line_of(transaction: Transaction) -> bytes:
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """The file, ready to be written to, and its cursor: the ID of the last transaction in it, -1 = none."""
+    """The file, ready to be written to, and its cursor: the ID of the last transaction in it, -1 = none.
+
+    BlockingIOError if somebody else writes to it."""
     with open(path, "ab+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the file is closed, or its process has ended
         file.seek(0)
         last_id, end = -1, 0
         for line in file:
@@ -66,5 +71,7 @@ if __name__ == "__main__":
         main(*sys.argv[1:])
     except KeyboardInterrupt:
         print()
+    except BlockingIOError:
+        sys.exit("error: another process writes to this file")
     except WaltzError as error:
         sys.exit(f"error: {error}")

@@ -60,6 +60,16 @@ def test_the_audit_trail_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [json.loads(line)["id"] for line in path.read_text().splitlines()] == list(range(20))
 
 
+def test_an_audit_trail_is_written_by_one_at_a_time(tmp_path: Path) -> None:
+    """Two would each write all lines; the second must not cut off what the first is about to write, either."""
+    path = tmp_path / "audit.jsonl"
+    with InMemoryCluster() as cluster, cluster.connect() as client:
+        with audit_trail.opened(path), pytest.raises(BlockingIOError):
+            audit_trail.follow(client, 0, path, until=0)
+        client.append(0, b"x").result(PATIENCE_S)
+        assert audit_trail.follow(client, 0, path, until=0) == 0
+
+
 class Watched:
     """What leaders have been told, by name."""
 
