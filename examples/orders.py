@@ -61,6 +61,11 @@ class Shop:
             return sum(future.result() >= 0 for future in sent)
 
 
+def shares_of(orders: int) -> list[int]:
+    """How many of them each shop sends."""
+    return [(orders + number) // SHOPS for number in range(SHOPS)]
+
+
 @dataclass
 class Ledger:
     """What a department has entered: how often each order."""
@@ -264,7 +269,8 @@ def main(arguments: argparse.Namespace) -> int:
         shops = [shop.remote(connect, number) for number in range(SHOPS)]
         killer = ShopTrouble(_OWN, departments.pids) if arguments.kill else None
         with killer or ExitStack():
-            selling = [each.sell.remote(arguments.orders // SHOPS, arguments.pause) for each in shops]
+            shares = shares_of(arguments.orders)
+            selling = [each.sell.remote(share, arguments.pause) for each, share in zip(shops, shares, strict=True)]
             while len(ray.wait(selling, num_returns=SHOPS, timeout=0.5)[0]) < SHOPS:
                 departments.look_after()
         sent = sum(ray.get(selling))
@@ -288,6 +294,8 @@ def _arguments_of_command() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.kill and arguments.cluster:
         parser.error("--kill is for its own cluster; leave --cluster out")
+    if arguments.orders < 1 or not arguments.pause >= 0:
+        parser.error("there is one order at least, and no pause below 0")
     return arguments
 
 

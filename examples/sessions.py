@@ -251,6 +251,8 @@ def _arguments_of_command() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.kill and arguments.cluster:
         parser.error("--kill is for its own cluster; leave --cluster out")
+    if arguments.workers < 1 or not arguments.seconds > 0:
+        parser.error("there is one worker at least, and some seconds to work")
     return arguments
 
 

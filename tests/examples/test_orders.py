@@ -7,7 +7,9 @@ import threading
 from collections import Counter
 from functools import partial
 
-from examples.orders import Clerk, Ledger, Shop, stored, table, wrong
+import pytest
+
+from examples.orders import Clerk, Ledger, Shop, _arguments_of_command, shares_of, stored, table, wrong
 from tests.topics.client.world import FAST, TopicWorld, topic_world
 from waltz_ray.topics import TopicClient
 
@@ -41,6 +43,19 @@ def a_day(world: TopicWorld) -> None:
     known = {group: ledger.known() for group, ledger in ledgers.items()}
     assert wrong(sent, found, known) == []
     assert table(sent, found, known).row_count == 2
+
+
+def test_every_order_is_some_shops() -> None:
+    assert [sum(shares_of(orders)) for orders in (1, 2, 3, 101)] == [1, 2, 3, 101]
+
+
+@pytest.mark.parametrize("given", ["--orders 0", "--pause -1", "--pause nan", "--kill --cluster x"])
+def test_options_that_sell_nothing(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing sent, stored and consumed would be "the same"."""
+    monkeypatch.setattr("sys.argv", ["orders.py", *given.split()])
+    with pytest.raises(SystemExit) as ended:
+        _arguments_of_command()
+    assert ended.value.code == 2
 
 
 def test_the_comparison_has_teeth() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from functools import partial
 
-from examples.sessions import Report, Worker, told, wrong
+import pytest
+
+from examples.sessions import Report, Worker, _arguments_of_command, told, wrong
 from tests.kv.fake_cluster import FakeKvCluster
 from waltz_ray.client.codecs import JsonCodec
 from waltz_ray.kv import KvClient, KvClientConfig
@@ -41,3 +43,12 @@ def test_workers_share_sessions_through_trouble() -> None:
             reports[1].visits += 1
             reports[1].terms += reports[0].terms[:1] or reports[1].terms[:1]
             assert len(wrong(client, reports)) >= 3
+
+
+@pytest.mark.parametrize("given", ["--workers 0", "--seconds 0", "--seconds nan", "--kill --cluster x"])
+def test_options_with_which_nobody_works(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every session of nobody would be there."""
+    monkeypatch.setattr("sys.argv", ["sessions.py", *given.split()])
+    with pytest.raises(SystemExit) as ended:
+        _arguments_of_command()
+    assert ended.value.code == 2
