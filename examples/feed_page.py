@@ -40,6 +40,14 @@ def partition_of(request: web.Request) -> int:
     return int(text)
 
 
+def start_of(request: web.Request) -> int:
+    """What comes after the last that the browser has seen; 400 if it says something that we cannot have sent."""
+    seen = request.headers.get("Last-Event-ID", "")
+    if seen and not (seen.isdecimal() and len(seen) < 19):  # 2^63 has 19 digits
+        raise web.HTTPBadRequest(text="Last-Event-ID is no transaction ID")
+    return int(seen) + 1 if seen else 0
+
+
 async def page(request: web.Request) -> web.Response:
     return web.Response(text=PAGE % {"partition": partition_of(request)}, content_type="text/html")
 
@@ -47,10 +55,10 @@ async def page(request: web.Request) -> web.Response:
 async def events(request: web.Request) -> web.StreamResponse:
     """The feed from where the browser is, for ever."""
     partition_id = partition_of(request)
-    seen = request.headers.get("Last-Event-ID", "-1")
+    start = start_of(request)
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     await response.prepare(request)
-    async with request.app[CLIENT].feed(partition_id, start=int(seen) + 1, follow=True) as feed:
+    async with request.app[CLIENT].feed(partition_id, start=start, follow=True) as feed:
         async for transaction in feed:
             data = json.dumps({"text": transaction.data.decode(errors="replace"), "header": transaction.header})
             await response.write(f"id: {transaction.transaction_id}\ndata: {data}\n\n".encode())
@@ -66,6 +74,11 @@ async def append(request: web.Request) -> web.Response:
     return web.json_response({"transaction_id": transaction_id})
 
 
+def runner_of(served: web.Application) -> web.AppRunner:
+    """Feeds never end by themselves: they do when their browser leaves, and are not waited for when we do."""
+    return web.AppRunner(served, handler_cancellation=True, shutdown_timeout=0.5)
+
+
 def application(client: AsyncWaltzClient) -> web.Application:
     """For a client of the loop that serves it."""
     made = web.Application()
@@ -76,7 +89,7 @@ def application(client: AsyncWaltzClient) -> web.Application:
 
 async def main(cluster: str | None = None, port: str = "8080") -> None:
     async with await connect_async(cluster) as client:
-        runner = web.AppRunner(application(client))
+        runner = runner_of(application(client))
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", int(port)).start()
@@ -91,5 +104,5 @@ if __name__ == "__main__":
         asyncio.run(main(*sys.argv[1:]))
     except KeyboardInterrupt:
         print()
-    except WaltzError as error:
+    except (WaltzError, OSError) as error:  # OSError: the port is taken
         sys.exit(f"error: {error}")

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestClient, TestServer
 from starlette.requests import Request
 
 import waltz_ray
 from examples import append_and_read, audit_trail, plain_sqlite
-from examples.feed_page import application
+from examples.feed_page import application, runner_of
 from examples.leader_election import Act, Candidate, Claim, Office
 from examples.serve_endpoint import LogEndpoint
 from waltz_ray import compat
@@ -146,6 +147,46 @@ def test_a_page_follows_the_feed() -> None:
         async with compat.timeout(PATIENCE_S):
             identity, data, _ = [(await response.content.readline()).decode() for _ in range(3)]
         return int(identity.removeprefix("id: ")), json.loads(data.removeprefix("data: "))["text"]
+
+    asyncio.run(main())
+
+
+def test_a_page_takes_only_ids_that_it_can_have_sent() -> None:
+    async def main() -> None:
+        async with (
+            InMemoryCluster() as cluster,
+            await cluster.connect_async() as client,
+            TestClient(TestServer(application(client))) as browser,
+        ):
+            for seen in ("abc", "-5", "9" * 19, "9" * 30):
+                answer = await browser.get("/events/0", headers={"Last-Event-ID": seen})
+                assert (answer.status, await answer.text()) == (400, "Last-Event-ID is no transaction ID")
+
+    asyncio.run(main())
+
+
+def test_a_page_that_is_open_does_not_hold_the_server() -> None:
+    """Neither its end, nor after the browser has gone: its feed is given up with it."""
+
+    async def main() -> None:
+        async with InMemoryCluster() as cluster, await cluster.connect_async() as client:
+            await client.append(0, b"x")
+            runner = runner_of(application(client))
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            async with ClientSession() as browser:
+                gone = await browser.get(f"{site.name}/events/0")
+                await gone.content.readline()
+                handlers = [task for task in asyncio.all_tasks() if "RequestHandler" in repr(task.get_coro())]
+                gone.close()
+                async with compat.timeout(PATIENCE_S):
+                    await asyncio.wait(handlers)
+                stays = await browser.get(f"{site.name}/events/0")
+                await stays.content.readline()
+                async with compat.timeout(PATIENCE_S):
+                    await runner.cleanup()
+                stays.close()
 
     asyncio.run(main())
 
