@@ -34,7 +34,8 @@ class WordCount(Callbacks):
 
     def apply_transactions(self, partition_id: int, transactions: Sequence[Transaction]) -> None:
         """Many in one transaction: one sync of the disk for all of them."""
-        words = [(word,) for transaction in transactions for word in transaction.data.decode().split()]
+        # Others may have appended what is no text. Raised here, it would come again for ever, and nothing behind it.
+        words = [(word,) for transaction in transactions for word in transaction.data.decode(errors="replace").split()]
         with self._database:  # rolls back what raises
             self._database.execute("BEGIN IMMEDIATE")
             self._database.executemany(

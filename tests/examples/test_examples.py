@@ -49,6 +49,20 @@ def test_plain_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert capsys.readouterr().err == ""
 
 
+def test_plain_sqlite_is_not_held_up_by_what_is_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "words.db")
+    with InMemoryCluster() as cluster:
+        with cluster.connect() as client:
+            client.append(0, b"to \xff").result(PATIENCE_S)
+        monkeypatch.setattr(plain_sqlite, "connect", lambda name, callbacks: cluster.connect(callbacks))
+        monkeypatch.setattr("sys.stdin", io.StringIO("to\n"))
+        plain_sqlite.main("waltz", path)
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("2 to\n1 \ufffd\n", "")
+
+
 def test_the_audit_trail_goes_on_where_it_was(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     with InMemoryCluster() as cluster, cluster.connect() as client:
