@@ -90,7 +90,8 @@ def _submit(
     phase = LoadPhase(cluster.name, directory, expected.flights, CLIENTS, screen.committed, screen.say)
     phase.run(result)
     screen.stage("waiting until everybody has applied everything")
-    with connect(cluster.name) as client:
+    # By its ZooKeeper: WALTZ_DIR, or the context in use, may say another cluster.
+    with connect(cluster.name, zookeeper=cluster.zookeeper) as client:
         marks = {p: client.server_high_water_mark(p) for p in range(client.partitions)}
         reports = phase.reports(marks, _APPLY_TIMEOUT_S)
         _count(reports, phase, result)
