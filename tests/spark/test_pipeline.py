@@ -18,7 +18,7 @@ import psutil  # type: ignore[import-untyped]
 import pyarrow.parquet as pq
 import pytest
 from waltz_spark import read_feed
-from waltz_spark.pipeline.run import PipelineResult, files_frame, flow
+from waltz_spark.pipeline.run import PipelineResult, _append, files_frame, flow
 from waltz_spark.pipeline.sums import PartitionSums, differences, sums_of_frame
 from waltz_spark.streams.announce import Announcement, announce
 from waltz_spark.streams.collector import Collector, CollectorSettings
@@ -43,6 +43,7 @@ from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import DataUnavailable, StorageError
+from waltz_ray.testing import InMemoryCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,6 +72,18 @@ class Screen:
 
     def committed(self, records: int) -> None:
         self.records = records
+
+
+def test_long_records_are_not_all_in_memory_at_one_time() -> None:
+    """And few of them are in all partitions."""
+    longest, records, appended = 1_000_000, 150, {0: PartitionSums(), 1: PartitionSums()}
+    screen, told = Screen(), list[int]()
+    screen.committed = told.append  # type: ignore[method-assign]
+    with InMemoryCluster(partitions=2) as cluster, cluster.connect() as client:
+        _append(client, appended, records, longest, PipelineResult(records), screen)
+        assert [client.server_high_water_mark(p) + 1 for p in (0, 1)] == [appended[p].records for p in (0, 1)]
+    assert told == [64, 128, 150]
+    assert [sums.records for sums in appended.values()] == [75, 75]
 
 
 @with_spark

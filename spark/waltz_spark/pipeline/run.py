@@ -48,6 +48,7 @@ _CLUSTER, _CATEGORY = "pipeline", "records"
 _PARTITIONS, _REPLICAS, _SERVERS = 4, 3, 2
 _BATCH = 1000
 _CHUNK = 100_000
+_CHUNK_BYTES = 64_000_000  # made before it is appended, and in flight at one time
 _APPEND_TIMEOUT_S = 120.0
 
 
@@ -226,10 +227,11 @@ def _append(
     screen.stage(f"appending {count:,} records")
     while count:
         done = sum(sums.records for sums in appended.values())
-        chunk = min(count, _CHUNK)
+        chunk = min(count, _CHUNK, max(1, _CHUNK_BYTES // record_bytes))
         # Made before and counted afterwards: what is measured is the appending.
         datas = [_data(done + index, record_bytes) for index in range(chunk)]
-        batches = [datas[first : first + _BATCH] for first in range(0, chunk, _BATCH)]
+        size = min(_BATCH, -(-chunk // client.partitions))  # few are over all partitions, too
+        batches = [datas[first : first + size] for first in range(0, chunk, size)]
         begin = time.monotonic()
         futures = [client.append_many(number % client.partitions, batch) for number, batch in enumerate(batches)]
         firsts = [int(future.result(_APPEND_TIMEOUT_S)[0]) for future in futures]
