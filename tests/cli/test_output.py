@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkRuntimeError
+from ray.exceptions import ActorDiedError
 from rich.console import Console
 
 from tests.cli.test_commands import cluster_directory, run
@@ -174,6 +177,24 @@ def test_a_result_that_cannot_be_written_is_told_before_the_work(
     assert run(command, "--json", str(tmp_path / "new.json")) == 1
     assert capsys.readouterr().err.count("you may not write there") == 2
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("command", ["demo", "pipeline"])
+@pytest.mark.parametrize(
+    "error", [ActorDiedError(), Py4JNetworkError("Answer from Java side is empty"), PySparkRuntimeError("no Java")]
+)
+def test_a_process_that_was_killed_under_a_command_is_told_in_a_line(
+    command: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def killed(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("waltz_ray.demo.runner.run_demo", killed)
+    monkeypatch.setattr("waltz_spark.pipeline.run.run_pipeline", killed)
+    assert run(command, "--dir", str(tmp_path)) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("waltz: one of the processes that do the work has ended or failed: ")
+    assert line.endswith(f"; see {tmp_path / command}.log")
 
 
 def unwanted(*_: object) -> None:

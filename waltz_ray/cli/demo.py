@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from waltz_ray.cli.chatter import chatter_to
-from waltz_ray.cli.long_command import BarScreen, check_writable, write_json
+from waltz_ray.cli.long_command import BarScreen, check_writable, losses_told, write_json
 
 __all__ = ["register"]
 
@@ -42,8 +42,10 @@ def demo(
     begin = time.monotonic()
     console = Console(stderr=json_file == "-")
     try:
+        log = place / "demo.log"
         with (
-            chatter_to(place / "demo.log", console) as terminal,
+            losses_told(log),
+            chatter_to(log, console) as terminal,
             BarScreen(terminal, "flights committed", flights) as screen,
         ):
             result = run_demo(place, flights, screen)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from waltz_ray.errors import InvalidInput
+from waltz_ray.errors import InvalidInput, WaltzError
 
-__all__ = ["BarScreen", "check_writable", "write_json"]
+__all__ = ["BarScreen", "check_writable", "losses_told", "write_json"]
 
 
 def check_writable(json_file: str) -> None:
@@ -28,6 +30,23 @@ def check_writable(json_file: str) -> None:
         raise InvalidInput(f"--json {json_file} is a folder; give a file in it")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise InvalidInput(f"--json {json_file}: you may not write there")
+
+
+@contextmanager
+def losses_told(log: Path) -> Iterator[None]:
+    """WaltzError, which names ``log``, for what Ray and Spark raise where a process of theirs was killed or ran out of
+    memory: everybody's, and no fault of the command's."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # seconds, which other commands need not wait for
+    from pyspark.errors import PySparkException
+    from ray.exceptions import RayError
+
+    try:
+        yield
+    except WaltzError:  # of an actor, which is Ray's, too
+        raise
+    except (RayError, PySparkException, Py4JError) as error:
+        what = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise WaltzError(f"one of the processes that do the work has ended or failed: {what}; see {log}") from error
 
 
 def write_json(json_file: str, result: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from waltz_ray.cli.chatter import chatter_to
 from waltz_ray.cli.common import ClusterOption, find
-from waltz_ray.cli.long_command import BarScreen, check_writable, write_json
+from waltz_ray.cli.long_command import BarScreen, check_writable, losses_told, write_json
 
 __all__ = ["register"]
 
@@ -61,7 +61,11 @@ def pipeline(
     ok = False
     try:
         log = place / "pipeline.log"
-        with chatter_to(log, console) as terminal, BarScreen(terminal, "records committed", records) as screen:
+        with (
+            losses_told(log),
+            chatter_to(log, console) as terminal,
+            BarScreen(terminal, "records committed", records) as screen,
+        ):
             result = run_pipeline(
                 place, records, screen, running, "" if cluster else address, file_format.value, record_bytes
             )
