@@ -14,13 +14,14 @@ import os
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable
 
 from waltz_ray import Callbacks, Transaction, TransactionBuilder, TransactionContext, WaltzClient, connect
 from waltz_ray.errors import WaltzError
 
 PARTITION = 0
-HEADER = 1001  # by which our transactions are known, whatever else is in the partition
+HEADER = 1002  # by which our transactions are known, whatever else is in the partition
 LEASE_S = 3.0
 
 
@@ -29,7 +30,9 @@ class Office(Callbacks):
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
+        self.me = uuid.uuid4().hex  # two with one name (`process 1` of two containers) are two
         self.leader = ""
+        self.leads = ""  # whose claim it was: the leader's ``me``
         self.term = -1
         self.seen_s = time.monotonic()  # when the leader has claimed last, as this process saw it
         self.acts: list[tuple[str, str]] = []
@@ -44,8 +47,8 @@ class Office(Callbacks):
             if "act" in entry:
                 self.acts.append((entry["by"], entry["act"]))
             elif entry:
-                if entry["by"] != self.leader:
-                    self.leader, self.term = entry["by"], transaction.transaction_id
+                if entry["me"] != self.leads:
+                    self.leader, self.leads, self.term = entry["by"], entry["me"], transaction.transaction_id
                 self.seen_s = time.monotonic()
             self._mark = transaction.transaction_id
             self.changed.notify_all()
@@ -66,10 +69,10 @@ class Claim(TransactionContext):
     def execute(self, builder: TransactionBuilder) -> bool:
         with self.office.changed:
             fresh = time.monotonic() - self.office.seen_s < self.lease_s
-            if fresh and self.office.leader not in ("", self.name):
+            if fresh and self.office.leads not in ("", self.office.me):
                 return False
         builder.write_lock("leader", 0)
-        builder.header, builder.data = HEADER, json.dumps({"by": self.name}).encode()
+        builder.header, builder.data = HEADER, json.dumps({"by": self.name, "me": self.office.me}).encode()
         return True
 
 
@@ -104,8 +107,8 @@ class Candidate:
         while not self._stopped:
             if self.client.submit(Claim(self.office, self.name, self.lease_s)).result():
                 with self.office.changed:  # committed comes before applied
-                    self.office.changed.wait_for(lambda: self.office.leader == self.name, self.lease_s)
-                    term = self.office.term if self.office.leader == self.name else None
+                    self.office.changed.wait_for(lambda: self.office.leads == self.office.me, self.lease_s)
+                    term = self.office.term if self.office.leads == self.office.me else None
                 if term is not None:
                     lead(term)
             with self.office.changed:

@@ -135,6 +135,24 @@ def test_one_leads_until_it_ends() -> None:
         assert not first.submit(Claim(offices[0], "a", 60.0)).result(PATIENCE_S)
 
 
+def test_of_two_candidates_with_one_name_one_leads() -> None:
+    offices = [Office(), Office()]
+    with (
+        InMemoryCluster() as cluster,
+        cluster.connect(callbacks=offices[0]) as first,
+        cluster.connect(callbacks=offices[1]) as second,
+    ):
+        claimed = first.submit(Claim(offices[0], "process 1", 60.0)).result(PATIENCE_S)
+        assert claimed
+        second.wait_applied(0, claimed.transaction_id, PATIENCE_S)
+        assert not second.submit(Claim(offices[1], "process 1", 60.0)).result(PATIENCE_S)
+        taken = second.submit(Claim(offices[1], "process 1", 0.0)).result(PATIENCE_S)  # the lease is over
+        assert taken
+        first.wait_applied(0, taken.transaction_id, PATIENCE_S)
+        assert offices[0].term == taken.transaction_id > claimed.transaction_id
+        assert not first.submit(Act(offices[0], claimed.transaction_id, "late")).result(PATIENCE_S)
+
+
 def test_a_page_follows_the_feed() -> None:
     async def main() -> None:
         async with (
