@@ -69,14 +69,20 @@ def main(cluster: str | None = None) -> None:
     from ray import serve
 
     init_ray(cluster)  # joins the log's Ray, or says that there is no such cluster
-    deploy(cluster)
-    print("http://127.0.0.1:8000/0 is partition 0; end it with Return")
-    input()
-    serve.shutdown()  # type: ignore[no-untyped-call]
+    try:
+        deploy(cluster)
+        print("http://127.0.0.1:8000/0 is partition 0; end it with Return")
+        input()
+    except EOFError:
+        print("there is no more input")
+    finally:  # Serve does not end with this process: also after ^C
+        serve.shutdown()  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
+    except KeyboardInterrupt:
+        print()
     except WaltzError as error:
         sys.exit(f"error: {error}")

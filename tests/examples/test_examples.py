@@ -8,15 +8,17 @@ import json
 import sqlite3
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestClient, TestServer
 from starlette.requests import Request
 
 import waltz_ray
-from examples import append_and_read, audit_trail, plain_sqlite
+from examples import append_and_read, audit_trail, plain_sqlite, serve_endpoint
 from examples.feed_page import application, runner_of
 from examples.leader_election import Act, Candidate, Claim, Office
 from examples.serve_endpoint import LogEndpoint
@@ -249,3 +251,27 @@ def test_an_endpoint_for_ray_serve() -> None:
         return response.status_code, json.loads(bytes(response.body))
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("ends", ["return", KeyboardInterrupt(), EOFError()])
+def test_an_endpoint_ends_with_its_program(ends: str | BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However that ends: what Serve runs on the log's Ray would stay there."""
+    calls: list[str] = []
+
+    def asked() -> str:
+        calls.append("input")
+        if isinstance(ends, BaseException):
+            raise ends
+        return ends
+
+    monkeypatch.setattr(serve_endpoint, "init_ray", lambda cluster: calls.append("init"))
+    monkeypatch.setattr(serve_endpoint, "deploy", lambda cluster: calls.append("deploy"))
+    monkeypatch.setattr("builtins.input", asked)
+    # Ray Serve's own import warns.
+    monkeypatch.setattr(ray, "serve", SimpleNamespace(shutdown=lambda: calls.append("shutdown")), raising=False)
+    if isinstance(ends, KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
+            serve_endpoint.main()
+    else:
+        serve_endpoint.main()
+    assert calls == ["init", "deploy", "input", "shutdown"]
