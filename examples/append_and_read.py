@@ -23,5 +23,7 @@ def main(cluster: str | None) -> None:
 if __name__ == "__main__":
     try:
         main(sys.argv[1] if len(sys.argv) > 1 else None)
+    except KeyboardInterrupt:
+        sys.exit(130)
     except WaltzError as error:
         sys.exit(f"error: {error}")

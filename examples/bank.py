@@ -41,6 +41,7 @@ from waltz_ray import SQLAlchemyCallbacks, Transaction, TransactionBuilder, Tran
 from waltz_ray.bring_up import bring_up, cluster_status, missing, take_down_in
 from waltz_ray.config import ClusterConfig
 from waltz_ray.errors import PartitionNotReady, WaltzError
+from waltz_ray.interruption import undisturbed
 from waltz_ray.testing import local_postgres
 
 OPENING_BALANCE = 1000
@@ -391,7 +392,8 @@ def own_cluster() -> Iterator[str]:
             bring_up(config)
             yield directory
         finally:
-            take_down_in(Path(directory))
+            with undisturbed():  # a second ^C leaves no processes behind
+                take_down_in(Path(directory))
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -430,5 +432,7 @@ def _arguments_of_command() -> argparse.Namespace:
 if __name__ == "__main__":
     try:
         sys.exit(main(_arguments_of_command()))
+    except KeyboardInterrupt:
+        sys.exit(130)
     except WaltzError as error:
         sys.exit(f"error: {error}")

@@ -34,6 +34,7 @@ from waltz_ray import init_ray, topics
 from waltz_ray.bring_up import bring_up, cluster_status, missing, take_down_in
 from waltz_ray.config import ClusterConfig, TopicConfig
 from waltz_ray.errors import TopicRefused, WaltzError
+from waltz_ray.interruption import undisturbed
 from waltz_ray.spaces import Spaces
 
 TOPIC, PARTITIONS, KINDS = "orders", 4, ("book", "record", "toy")
@@ -252,7 +253,8 @@ def own_cluster() -> Iterator[str]:
             bring_up(config)
             yield directory
         finally:
-            take_down_in(Path(directory))
+            with undisturbed():  # a second ^C leaves no processes behind
+                take_down_in(Path(directory))
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -302,5 +304,7 @@ def _arguments_of_command() -> argparse.Namespace:
 if __name__ == "__main__":
     try:
         sys.exit(main(_arguments_of_command()))
+    except KeyboardInterrupt:
+        sys.exit(130)
     except WaltzError as error:
         sys.exit(f"orders: {error}")

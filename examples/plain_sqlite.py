@@ -68,5 +68,7 @@ def main(cluster: str | None = None, path: str = "words.db") -> None:
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit(130)
     except WaltzError as error:
         sys.exit(f"error: {error}")

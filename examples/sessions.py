@@ -33,6 +33,7 @@ from waltz_ray import JsonCodec, init_ray, kv
 from waltz_ray.bring_up import bring_up, cluster_status, missing, take_down_in
 from waltz_ray.config import ClusterConfig, KvConfig
 from waltz_ray.errors import KvConflict, KvLockLost, KvLockTaken, KvNotReady, KvUnknownFate, WaltzError
+from waltz_ray.interruption import undisturbed
 
 USERS = 50  # whose sessions all workers share
 OWN_SESSIONS = 200  # of each worker
@@ -215,7 +216,8 @@ def own_cluster() -> Iterator[str]:
             bring_up(config)
             yield directory
         finally:
-            take_down_in(Path(directory))
+            with undisturbed():  # a second ^C leaves no processes behind
+                take_down_in(Path(directory))
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -259,5 +261,7 @@ def _arguments_of_command() -> argparse.Namespace:
 if __name__ == "__main__":
     try:
         sys.exit(main(_arguments_of_command()))
+    except KeyboardInterrupt:
+        sys.exit(130)
     except WaltzError as error:
         sys.exit(f"sessions: {error}")

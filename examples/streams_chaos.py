@@ -33,6 +33,7 @@ import waltz_ray
 from waltz_ray.bring_up import bring_up, cluster_status, take_down_in
 from waltz_ray.config import ClusterConfig
 from waltz_ray.errors import WaltzError
+from waltz_ray.interruption import undisturbed
 
 NAME, PATIENCE_S = "streams-chaos", 240.0
 SERVICES = ("log", "local", "merged", "mirror")
@@ -195,7 +196,7 @@ def main(arguments: argparse.Namespace) -> int:
     random.seed(arguments.seed)
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="waltz-chaos-")))
-        stack.callback(take_down_in, base / "cluster")
+        stack.callback(undisturbed()(take_down_in), base / "cluster")  # a second ^C leaves no processes behind
         print("bringing up a cluster", flush=True)
         bring_up(ClusterConfig(name=NAME, directory=str(base / "cluster"), partitions=2, replicas=3, servers=1))
         for root in ("a", "b"):
@@ -204,7 +205,7 @@ def main(arguments: argparse.Namespace) -> int:
         zookeeper = cluster_status(NAME).zookeeper
         config.write_text(CONFIG.format(zookeeper=zookeeper, base=base, name=NAME, layout=arguments.layout))
         writers, services = ChaosWriters(base), Services(config, stack.enter_context((base / "streams.log").open("wb")))
-        stack.callback(services.close)
+        stack.callback(undisturbed()(services.close))
         odd = writers.odd()
         until, number = time.monotonic() + 60 * arguments.minutes, 0
         with waltz_ray.connect(NAME, directory=str(base / "cluster")) as client:
@@ -261,5 +262,7 @@ def _arguments_of_command() -> argparse.Namespace:
 if __name__ == "__main__":
     try:
         sys.exit(main(_arguments_of_command()))
+    except KeyboardInterrupt:
+        sys.exit(130)
     except WaltzError as error:
         sys.exit(f"streams_chaos: {error}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import runpy
+import signal
 import sqlite3
 import threading
 from pathlib import Path
@@ -23,6 +25,7 @@ from examples.feed_page import application, runner_of
 from examples.leader_election import Act, Candidate, Claim, Office
 from examples.serve_endpoint import LogEndpoint
 from waltz_ray import compat
+from waltz_ray.config import ClusterConfig
 from waltz_ray.testing import InMemoryCluster
 
 PATIENCE_S = 20.0
@@ -275,3 +278,23 @@ def test_an_endpoint_ends_with_its_program(ends: str | BaseException, monkeypatc
     else:
         serve_endpoint.main()
     assert calls == ["init", "deploy", "input", "shutdown"]
+
+
+@pytest.mark.parametrize("name", ["bank --database sqlite://", "orders", "sessions", "streams_chaos"])
+def test_an_interrupted_example_takes_its_cluster_down(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second ^C does not disturb that; nor is there a traceback."""
+    undisturbed: list[bool] = []
+
+    def interrupted(config: ClusterConfig) -> None:
+        raise KeyboardInterrupt
+
+    def down(directory: Path) -> None:
+        undisturbed.append(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)
+
+    monkeypatch.setattr("waltz_ray.bring_up.bring_up", interrupted)
+    monkeypatch.setattr("waltz_ray.bring_up.take_down_in", down)
+    example, *options = name.split()
+    monkeypatch.setattr("sys.argv", [example, *options])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(Path(append_and_read.__file__).with_name(f"{example}.py")), run_name="__main__")
+    assert (ended.value.code, undisturbed) == (130, [True])
