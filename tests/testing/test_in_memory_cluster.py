@@ -13,7 +13,16 @@ import pytest
 from tests.testing.application import PATIENCE_S, Counted, Follower
 from waltz_ray import ClientConfig, WaltzClient, connect, connect_async
 from waltz_ray.client.codecs import JsonCodec
-from waltz_ray.errors import AppendFailed, AppendTimeout, ClientClosed, ConfigError, InvalidInput, LockConflict
+from waltz_ray.config import ServerConfig
+from waltz_ray.errors import (
+    AppendFailed,
+    AppendTimeout,
+    ClientClosed,
+    ConfigError,
+    InvalidInput,
+    LockConflict,
+    Trimmed,
+)
 from waltz_ray.testing import Faults, InMemoryCluster
 
 ONE_BY_ONE = ClientConfig(batch_records=1)
@@ -40,6 +49,20 @@ def test_an_application_on_several_partitions() -> None:
         follower.wait_for(lambda: follower.data == {1: [b"d"], 3: [b"a", b"b", b"c"]})
         assert (client.partitions, client.server_high_water_mark(3)) == (4, 2)
         assert [t.header for t in client.read(1, 0, 10)] == [7]
+
+
+@pytest.mark.parametrize("retained_bytes", [0, 1 << 20])
+def test_what_is_trimmed_may_be_in_a_servers_memory(retained_bytes: int) -> None:
+    with InMemoryCluster(config=ServerConfig(retained_bytes=retained_bytes)) as cluster, cluster.connect() as client:
+        for number in range(4):  # a batch each
+            client.append(0, b"%d" % number).result(PATIENCE_S)
+        assert cluster.trim(0, 2) == 2
+        assert log_of(client) == [b"2", b"3"]
+        if retained_bytes:
+            assert [t.data for t in client.read(0, 0, 4)] == [b"0", b"1", b"2", b"3"]
+        else:
+            with pytest.raises(Trimmed):
+                next(client.read(0, 0, 4))
 
 
 def test_a_client_takes_the_arguments_of_a_real_ones() -> None:

@@ -229,7 +229,9 @@ class InMemoryCluster:
     def trim(self, partition_id: int, before_id: int, space: str = DEFAULT_SPACE) -> int:
         """Raise the trim mark of a space's partition to ``before_id``, as far as holds let; what it is now.
 
-        What was trimmed is gone at once. InvalidInput if it is above what has been committed.
+        The log lets go of it at once, in whole batches; as in a real cluster a server may have it in its memory still,
+        and reads get it from there: with ``config=ServerConfig(retained_bytes=0)`` they get Trimmed. InvalidInput if
+        the mark is above what has been committed.
         """
         marks: list[int] = []
         self._do(lambda: marks.append(self._trim(partition_id, before_id, space)))
