@@ -147,15 +147,16 @@ def test_of_two_candidates_with_one_name_one_leads() -> None:
         cluster.connect(callbacks=offices[0]) as first,
         cluster.connect(callbacks=offices[1]) as second,
     ):
-        claimed = first.submit(Claim(offices[0], "process 1", 60.0)).result(PATIENCE_S)
-        assert claimed
-        second.wait_applied(0, claimed.transaction_id, PATIENCE_S)
+        old_term = first.submit(Claim(offices[0], "process 1", 60.0)).result(PATIENCE_S).transaction_id
+        assert old_term is not None
+        second.wait_applied(0, old_term, PATIENCE_S)
         assert not second.submit(Claim(offices[1], "process 1", 60.0)).result(PATIENCE_S)
-        taken = second.submit(Claim(offices[1], "process 1", 0.0)).result(PATIENCE_S)  # the lease is over
-        assert taken
-        first.wait_applied(0, taken.transaction_id, PATIENCE_S)
-        assert offices[0].term == taken.transaction_id > claimed.transaction_id
-        assert not first.submit(Act(offices[0], claimed.transaction_id, "late")).result(PATIENCE_S)
+        # Its lease is over:
+        new_term = second.submit(Claim(offices[1], "process 1", 0.0)).result(PATIENCE_S).transaction_id
+        assert new_term is not None
+        first.wait_applied(0, new_term, PATIENCE_S)
+        assert offices[0].term == new_term > old_term
+        assert not first.submit(Act(offices[0], old_term, "late")).result(PATIENCE_S)
 
 
 def test_a_page_follows_the_feed() -> None:

@@ -77,10 +77,14 @@ class Screen:
 def test_long_records_are_not_all_in_memory_at_one_time() -> None:
     """And few of them are in all partitions."""
     longest, records, appended = 1_000_000, 150, {0: PartitionSums(), 1: PartitionSums()}
-    screen, told = Screen(), list[int]()
-    screen.committed = told.append  # type: ignore[method-assign]
+    told: list[int] = []
+
+    class Listening(Screen):
+        def committed(self, records: int) -> None:
+            told.append(records)
+
     with InMemoryCluster(partitions=2) as cluster, cluster.connect() as client:
-        _append(client, appended, records, longest, PipelineResult(records), screen)
+        _append(client, appended, records, longest, PipelineResult(records), Listening())
         assert [client.server_high_water_mark(p) + 1 for p in (0, 1)] == [appended[p].records for p in (0, 1)]
     assert told == [64, 128, 150]
     assert [sums.records for sums in appended.values()] == [75, 75]
