@@ -197,6 +197,25 @@ def test_a_process_that_was_killed_under_a_command_is_told_in_a_line(
     assert line.endswith(f"; see {tmp_path / command}.log")
 
 
+@pytest.mark.parametrize("command", ["demo", "pipeline"])
+def test_where_everything_is_is_told_before_it_is_there(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ray ends the process where its head was killed; what runs then can be ended by whoever knows its directory."""
+    shown: list[str] = []
+
+    def ended(*_: object) -> None:
+        shown.append(capsys.readouterr().out)
+        raise InvalidInput("the end")
+
+    monkeypatch.setattr("waltz_ray.demo.runner.run_demo", ended)
+    monkeypatch.setattr("waltz_spark.pipeline.run.run_pipeline", ended)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert run(command) == 1
+    (directory,) = tmp_path.iterdir()
+    assert shown == [f"Everything goes into {directory}\n"]
+
+
 def unwanted(*_: object) -> None:
     raise AssertionError("nothing is begun")
 

@@ -41,6 +41,8 @@ def demo(
     ok = False
     begin = time.monotonic()
     console = Console(stderr=json_file == "-")
+    # Now: Ray ends this process without a word where its head has been killed, and waltz down --dir has to be told.
+    console.print(f"Everything goes into {place}", highlight=False, soft_wrap=True)
     try:
         log = place / "demo.log"
         with (

@@ -57,6 +57,8 @@ def pipeline(
     place = Path(os.path.realpath(directory or tempfile.mkdtemp(prefix="waltz-pipeline-")))
     place.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=json_file == "-")
+    # Now: Ray ends this process without a word where its head has been killed, and waltz down --dir has to be told.
+    console.print(f"Everything goes into {place}", highlight=False, soft_wrap=True)
     begin = time.monotonic()
     ok = False
     try:
