@@ -35,6 +35,7 @@ from waltz_ray.net.backoff import Backoff
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.topics import (
+    AsyncTopicClient,
     AsyncTopicConsumer,
     BoundGroup,
     MessageBatch,
@@ -395,6 +396,29 @@ def test_t48_a_group_with_several_topics_and_members() -> None:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+
+    run(scene())
+
+
+@pytest.mark.parametrize("who", ["consumer", "client"])
+def test_who_is_cancelled_while_a_consumer_is_closed_leaves_no_lease_behind(who: str) -> None:
+    """It would be renewed for as long as the process lives, and nobody else of the group get the partition."""
+
+    async def scene() -> None:
+        async with topic_world(client_ms=3_600_000) as world, world.client() as client, world.client() as another:
+            consumer = client.consumer("g", "orders")
+            await consumer.start()
+            await world.until(lambda: len(consumer.partitions) == 2)
+            what: AsyncTopicConsumer | AsyncTopicClient = consumer if who == "consumer" else client
+            closing = asyncio.create_task(what.close())
+            await asyncio.sleep(0)  # it has begun
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            async with another.consumer("g", "orders") as other:
+                await world.until(lambda: len(other.partitions) == 2)
+            await what.close()
+            assert consumer._held == {}
 
     run(scene())
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
+from waltz_ray.client.ending import Ending
 from waltz_ray.client.opening import opened
 from waltz_ray.errors import InvalidInput
 from waltz_ray.net.tls import client_context
@@ -36,6 +37,7 @@ class AsyncTopicClient:
         self._place = place
         self._starting = asyncio.Lock()
         self._running: _Running | None = None
+        self._ended: Ending | None = None  # of what was running
 
     async def start(self) -> None:
         """Find the actors, on the loop that runs now. Idempotent. Raises what finding the cluster raises."""
@@ -54,7 +56,9 @@ class AsyncTopicClient:
         """Close all producers and consumers, and every connection. Idempotent."""
         running, self._running = self._running, None
         if running is not None:
-            await running.close()
+            self._ended = running.ending
+        if self._ended is not None:
+            await self._ended.come()
 
     async def __aenter__(self) -> AsyncTopicClient:
         await self.start()
@@ -120,6 +124,8 @@ class _Running:
         self._addresses: Sequence[Endpoint] = ()
         self._loop = asyncio.get_running_loop()
         self._end_watch: Callable[[], None] = lambda: None
+        self.ending = Ending(self._close)
+        """All of it is closed."""
 
     async def watch(self) -> None:
         """Hear of the masters from now on."""
@@ -147,8 +153,7 @@ class _Running:
             self.links.append(TopicLinks(self._config.timeout_s, self._config.idle_s, self._tls))
         return self.links[0 if shared else -1]
 
-    async def close(self) -> None:
-        """All of it."""
+    async def _close(self) -> None:
         await asyncio.gather(*(user.close() for user in self._users))
         for links in self.links:
             await links.close()

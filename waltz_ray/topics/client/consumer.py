@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from waltz_ray import compat
 from waltz_ray.client.application import checked_int
+from waltz_ray.client.ending import Ending
 from waltz_ray.client.time_limits import checked_wait
 from waltz_ray.errors import ClientClosed, InvalidInput, TopicRefused, WaltzError
 from waltz_ray.protocol.ids import Endpoint
@@ -87,6 +88,7 @@ class AsyncTopicConsumer:
         self._failure: WaltzError | None = None
         self._joining = False  # or it has joined
         self._closed = False
+        self._ending = Ending(self._end)
 
     # ---- life
 
@@ -119,9 +121,10 @@ class AsyncTopicConsumer:
 
     async def close(self) -> None:
         """Leave the group: what was given out and is not confirmed comes again, to somebody else. Idempotent."""
-        if self._closed:
-            return
         self._closed = True
+        await self._ending.come()  # whole, or leases would go on being renewed for nobody
+
+    async def _end(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
