@@ -320,6 +320,27 @@ def test_who_is_cancelled_or_closed_while_it_starts_leaves_nothing_behind(
         asyncio.run(asyncio.wait_for(run(cluster), 20))
 
 
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_who_is_cancelled_while_it_is_closed_leaves_nothing_behind(turns: int) -> None:
+    async def run(cluster: FakeKvCluster) -> None:
+        place = _SlowPlace([cluster.actors[0].server], "nowhere")
+        client, before = AsyncKvClient(place), asyncio.all_tasks()
+        await client.start()
+        await client.set("ann", 1)
+        closing = asyncio.create_task(client.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await client.close()
+        assert place.closed.is_set()
+        assert asyncio.all_tasks() == before
+
+    with FakeKvCluster(1) as cluster:
+        asyncio.run(asyncio.wait_for(run(cluster), 20))
+
+
 def test_actors_that_cannot_be_found_leave_nothing_behind() -> None:
     async def run(cluster: FakeKvCluster) -> None:
         place = _UnreachablePlace([cluster.actors[0].server], failures=1)

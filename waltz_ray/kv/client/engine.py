@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from waltz_ray.client.ending import Ending
 from waltz_ray.errors import ClientClosed
 from waltz_ray.kv.client.connections import KvConnections, answers_by, settle
 from waltz_ray.kv.client.errands import Errand, J, KvJob
@@ -53,6 +54,7 @@ class KvEngine:
         self._own: dict[str, KvPeer] = {}  # connections for locks
         self._asked: set[asyncio.Future[Answer]] = set()  # that are waited for
         self._tasks: set[asyncio.Task[object]] = set()
+        self._ending = Ending(self._end)  # whole: nobody could leave the connections afterwards
 
     # ---- life
 
@@ -76,9 +78,10 @@ class KvEngine:
 
     async def stop(self) -> None:
         """End what goes on, with ClientClosed, and the connections that nobody else uses. Idempotent."""
-        if self.closed:
-            return
         self.closed = True
+        await self._ending.come()
+
+    async def _end(self) -> None:
         tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
