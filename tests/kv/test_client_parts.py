@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
@@ -23,6 +24,7 @@ from waltz_ray import compat, kv
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.codecs import JsonCodec
+from waltz_ray.client.io_thread import IoThread
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.coordination.unit_store import UnitStore
@@ -276,6 +278,50 @@ def test_what_is_cancelled_leaves_nothing_behind() -> None:
         asyncio.run(run(cluster))
         assert cluster.state.items[b"", b"ann"].version == 1
         assert cluster.state.locks == {}
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 4])
+def test_a_lock_whose_release_is_cancelled_is_given_back_all_the_same(turns: int) -> None:
+    """Its lease may be a day."""
+
+    async def run(cluster: FakeKvCluster) -> None:
+        async with AsyncKvClient(cluster.place()) as items:
+            lock = items.lock("leader", lease=86400)
+            await lock.acquire()
+            releasing = asyncio.create_task(lock.release())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            releasing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await releasing
+            async with items.lock("leader", wait=5) as again:
+                assert again.code
+
+    with FakeKvCluster() as cluster:
+        asyncio.run(run(cluster))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_lock_that_comes_when_who_waits_for_it_is_interrupted_is_given_back(
+    late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be renewed for as long as the process lives. ``late``: it was there already."""
+
+    def interrupted(future: Future[int]) -> int:
+        if late:
+            future.result(10)
+        raise KeyboardInterrupt
+
+    with FakeKvCluster() as cluster, KvClient(cluster.place()) as items:
+        lock = items.lock("leader", lease=86400)
+        with monkeypatch.context() as patched:
+            patched.setattr(IoThread, "result", staticmethod(interrupted))
+            with pytest.raises(KeyboardInterrupt):
+                lock.acquire()
+        with items.lock("leader", wait=5) as again:
+            assert again.code
+        with pytest.raises(InvalidInput, match="is not had"):
+            lock.release()
 
 
 def test_a_client_of_a_forked_parent_is_one_of_its_own() -> None:

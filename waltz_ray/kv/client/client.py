@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -77,6 +78,12 @@ class _Shell:
         except BaseException:
             future.cancel()
             raise
+
+    def begin(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run it there, unless it is closed; nobody waits for it."""
+        assert self._io is not None, "its coroutine was made by the core"
+        with suppress(ClientClosed):
+            self._io.start(coroutine)
 
     def close(self) -> None:
         if self._io is not None and self._process == os.getpid():
@@ -322,7 +329,13 @@ class KvLock:
 
     def acquire(self) -> int:
         """Have it; its code. KvLockTaken after ``wait`` seconds."""
-        return self._shell.call(self._lock.acquire())
+        try:
+            return self._shell.call(self._lock.acquire())
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C, perhaps when it had just come: nobody knows that it is had
+            self._shell.begin(self._lock.give_up())
+            raise
 
     def release(self) -> None:
         """Give it back. KvLockLost if it was not ours any more."""

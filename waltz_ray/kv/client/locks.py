@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 
 from waltz_ray.errors import InvalidInput, KvLockLost, KvLockTaken, KvNotReady, KvUnknownFate, WaltzError
@@ -90,20 +91,30 @@ class AsyncKvLock:
         engine, code = self._running, self._code
         if engine is None or code is None:
             raise InvalidInput(f"lock {self.name!r} is not had; it cannot be released")
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.wait([self._renewing])
         try:
+            if self._renewing is not None:
+                self._renewing.cancel()
+                await asyncio.wait([self._renewing])
             self.check()
             engine.check_open()
             reply = await self._unlock(engine, code)
             if isinstance(reply, Fail):
                 self._why_lost = "it was free, or somebody else's, when it was released"
                 self.check()
+        except asyncio.CancelledError:
+            if not engine.closed:  # nobody else would have it before its lease ends
+                engine.background(self._give_back(engine, code))
+            raise
         finally:
             if self.lost and not self._why_lost:
                 self._why_lost = self._run_out
             self._code = None
+
+    async def give_up(self) -> None:
+        """Give it back if it is had."""
+        if self._code is not None:
+            with suppress(WaltzError):  # else its lease ends it
+                await self.release()
 
     async def __aenter__(self) -> AsyncKvLock:
         await self.acquire()
@@ -181,9 +192,13 @@ class AsyncKvLock:
         """Nobody waits for it any more: give it back if it is given."""
         try:
             code, _ = await taking
-            await self._unlock(engine, code)
         except WaltzError:
-            pass  # it was not had, or its lease ends it
+            return  # it was not had
+        await self._give_back(engine, code)
+
+    async def _give_back(self, engine: KvEngine, code: int) -> None:
+        with suppress(WaltzError):  # else its lease ends it
+            await self._unlock(engine, code)
 
     def _renewal(self, engine: KvEngine, code: int) -> Callable[[float, int, int], Command]:
         def make(left_s: float, sequence: int, settled: int) -> Command:
