@@ -293,6 +293,42 @@ def test_a_forked_child_has_an_io_thread_of_its_own(server: FakeServer, make_cli
     assert client.append(0, b"parent again").result(PATIENCE_S) == 2
 
 
+_FORKED = """
+import os, signal, sys
+from waltz_ray.errors import ClientClosed
+from waltz_ray.testing import InMemoryCluster
+
+def refused(call):
+    try:
+        call()
+    except ClientClosed:
+        return
+    raise AssertionError(call)
+
+with InMemoryCluster(partitions=1) as cluster, cluster.connect() as client:
+    client.append(0, b"a").result(20)
+    cursor = client.cursor("audit")
+    next(cursor)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # or it would wait for ever
+        refused(lambda: client.append(0, b"b").result())
+        refused(lambda: client.append_many(0, [b"b"]).result())
+        refused(lambda: client.server_high_water_mark(0))
+        refused(lambda: next(client.feed(None)))
+        cursor.close()
+        sys.exit()  # and out of both `with`
+    assert os.waitpid(child, 0)[1] == 0
+    assert client.append(0, b"c").result(20) == 1
+    assert next(cursor).data == b"c"
+    cursor.close()
+"""
+
+
+def test_a_client_of_the_parent_is_closed_in_a_forked_child_and_leaves_the_parents_alone() -> None:
+    subprocess.run([sys.executable, "-c", _FORKED], check=True, timeout=60)
+
+
 def test_a_full_client_refuses_the_thread_that_brings_fates(make_client: MakeClient) -> None:
     """Otherwise one client's limit would stop all of them."""
     full = make_client(config=ClientConfig(outstanding_appends=1))

@@ -324,6 +324,38 @@ def test_a_lock_that_comes_when_who_waits_for_it_is_interrupted_is_given_back(
             lock.release()
 
 
+def test_a_forked_child_has_no_part_in_what_its_parent_has_begun() -> None:
+    """It leaves a `with` of a lock, and a scan, when it ends: neither waits for threads that it has not, nor speaks
+    over the parent's connections."""
+    text = """
+import os, signal, sys
+from tests.kv.fake_cluster import FakePlace
+from waltz_ray.errors import ClientClosed
+from waltz_ray.kv.client.client import KvClient
+with KvClient(FakePlace(sys.argv[1:])) as kv:
+    kv.set_many({f"n{n}": n for n in range(1000)})
+    scanned = kv.scan("n")
+    next(scanned)
+    with kv.lock("leader") as lock:
+        child = os.fork()
+        if not child:
+            signal.alarm(20)  # or it would wait for ever
+            kv.set("child", 1)
+            try:
+                lock.release()
+            except ClientClosed:
+                scanned.close()
+                sys.exit()
+        assert os.waitpid(child, 0)[1] == 0
+        lock.check()
+    assert kv.get("child") == 1
+    assert len([*scanned]) == 999
+"""
+    with FakeKvCluster() as cluster:
+        servers = [actor.server for actor in cluster.actors]
+        subprocess.run([sys.executable, "-c", text, *servers], check=True, timeout=60)
+
+
 def test_a_client_of_a_forked_parent_is_one_of_its_own() -> None:
     text = """
 import os, sys

@@ -7,6 +7,7 @@ written a second before, and with ``commit()`` from there.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,6 +74,7 @@ class Cursor(Iterator[Transaction]):
         self._rest: Iterator[Transaction] = iter(())
         self._failure: WaltzError | None = None
         self._stopped = self._told_lost = False
+        self._process = os.getpid()
         self._begin(held.record.positions)
         held.when_lost(lambda: self._follower.stop())
 
@@ -164,6 +166,8 @@ class Cursor(Iterator[Transaction]):
     def close(self) -> None:
         """Write what is done and give the cursor back. Idempotent. CursorLost, if that could not be written."""
         self.stop()
+        if self._process != os.getpid():
+            return  # in a forked child: it is the parent's
         try:
             if self._call.auto_commit and not self._told_lost:
                 self._write()

@@ -404,6 +404,14 @@ class Engine:
             was_closed, self.closed = self.closed, True
         return not was_closed
 
+    def leave_to_parent(self) -> None:
+        """In a forked child: it is closed, and nothing of it is let go of, for that is the parent's."""
+        self._lock = threading.Lock()  # whoever held it is in the parent
+        self.closed = True
+        unsent = ClientClosed("the client is another process's, which has forked this one; connect again")
+        for attachment in self.attachments.values():
+            attachment.outbox.leave_to_parent(unsent)
+
     async def shut_down(self) -> None:
         """On the loop: leave every server; what has no fate ends with ClientClosed."""
         closed = ClientClosed("the client was closed while this append had no fate; it may or may not be in the log")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
@@ -90,8 +91,11 @@ class _Shared:
         """In a forked child: the thread was not copied, and whoever held the lock neither."""
         self._lock = threading.Lock()
         self.running = None
+        for part in list(_parts):
+            part.leave_to_parent()
 
 
+_parts: weakref.WeakSet[IoThread] = weakref.WeakSet()
 _shared = _Shared()
 in_forked_child(_shared.forget)
 
@@ -111,7 +115,8 @@ class IoThread:
         self._thread_id = self._running.thread.ident
         self._lock = threading.RLock()  # a garbage collection while it is held may ``post``: followers do
         self._tasks: set[asyncio.Task[Any]] = set()  # what ``start`` has begun; IO thread only
-        self._stopped = False
+        self._stopped = self._left_to_parent = False
+        _parts.add(self)
 
     @property
     def is_current(self) -> bool:
@@ -122,6 +127,12 @@ class IoThread:
         """InvalidInput in the IO thread: whoever calls is about to wait for it."""
         if self.is_current:
             raise InvalidInput("this call waits for the IO thread and was made on it, in a future's callback")
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: nothing happens there, and whoever would wait for it is told so."""
+        self._lock = threading.RLock()
+        self._stopped = self._left_to_parent = True
+        self._thread_id = None
 
     def post(self, function: Callable[..., object], *args: object) -> None:
         """Call ``function(*args)`` on the IO thread, soon; after ``stop`` nothing happens."""
@@ -174,6 +185,9 @@ class IoThread:
 
     def stop(self, last: Coroutine[Any, Any, None]) -> None:
         """Cancel what ``start`` has begun, run ``last``, and wait for both; the last client ends the thread."""
+        if self._left_to_parent:
+            last.close()
+            return
         with self._lock:
             self._stopped = True
             finished = asyncio.run_coroutine_threadsafe(self._end(last), self.loop)

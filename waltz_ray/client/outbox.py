@@ -322,6 +322,11 @@ class Outbox:
             told(self._closed_error(unsent))
         return left
 
+    def leave_to_parent(self, unsent: WaltzError) -> None:
+        """In a forked child: every later ``offer`` raises ``unsent``; what is open is the parent's."""
+        self._lock = threading.Lock()  # whoever held it is in the parent
+        self._error = unsent
+
 
 def _whole(append: AppendCall) -> Piece[ManyAppend]:
     assert isinstance(append, ManyAppend)

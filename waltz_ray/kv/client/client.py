@@ -68,22 +68,15 @@ class _Shell:
             raise
         self._io, self._core, self._process = io, core, os.getpid()
 
-    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it there and wait for it; whoever is interrupted leaves nothing behind."""
-        io = self._io
-        assert io is not None, "its coroutine was made by the core"
-        future = io.start_elsewhere(coroutine)
-        try:
-            return io.result(future)
-        except BaseException:
-            future.cancel()
-            raise
+    @property
+    def io(self) -> IoThread:
+        """Where the core is now; what goes on for longer keeps it, for in a forked child there is another one."""
+        assert self._io is not None, "there is a core"
+        return self._io
 
-    def begin(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run it there, unless it is closed; nobody waits for it."""
-        assert self._io is not None, "its coroutine was made by the core"
-        with suppress(ClientClosed):
-            self._io.start(coroutine)
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """``_called`` where the core that made it is."""
+        return _called(self.io, coroutine)
 
     def close(self) -> None:
         if self._io is not None and self._process == os.getpid():
@@ -139,7 +132,8 @@ class KvMap:
         # Whoever leaves it does not wait for its end, which the loop sees to: that may be a garbage collection, in the
         # IO thread or behind ``close``, or be in a forked child, which has no such thread.
         pages = self._items.pages(prefix, after, limit, timeout)
-        while (page := self._shell.call(_next(pages))) is not None:
+        io = self._shell.io
+        while (page := _called(io, _next(pages))) is not None:
             yield from page
 
     def count(self, prefix: KvName = "", timeout: float | None = None) -> int:
@@ -256,7 +250,8 @@ class KvClient(KvMap):
         It is freed ``lease`` seconds after the last that was heard of its holder, who is heard of every third of that.
         Locks have names of their own, beside those of items.
         """
-        return KvLock(self._shell, self._shell.core().lock(name, lease, wait))
+        lock = self._shell.core().lock(name, lease, wait)
+        return KvLock(self._shell.io, lock)
 
     def watch(self, prefix: KvName = "", start: WatchStart = "latest", map: KvName = "") -> KvWatch:
         """What becomes of items whose names begin with ``prefix``, as it is committed: ``for event in watch``.
@@ -303,8 +298,8 @@ class KvLock:
     lease and not know. So what is done elsewhere should carry ``code``, and be refused below the highest seen there.
     """
 
-    def __init__(self, shell: _Shell, lock: AsyncKvLock) -> None:
-        self._shell = shell
+    def __init__(self, io: IoThread, lock: AsyncKvLock) -> None:
+        self._io = io
         self._lock = lock
 
     @property
@@ -330,16 +325,17 @@ class KvLock:
     def acquire(self) -> int:
         """Have it; its code. KvLockTaken after ``wait`` seconds."""
         try:
-            return self._shell.call(self._lock.acquire())
+            return _called(self._io, self._lock.acquire())
         except Exception:
             raise
         except BaseException:  # Ctrl-C, perhaps when it had just come: nobody knows that it is had
-            self._shell.begin(self._lock.give_up())
+            with suppress(ClientClosed):
+                self._io.start(self._lock.give_up())
             raise
 
     def release(self) -> None:
         """Give it back. KvLockLost if it was not ours any more."""
-        self._shell.call(self._lock.release())
+        _called(self._io, self._lock.release())
 
     def __enter__(self) -> KvLock:
         self.acquire()
@@ -348,7 +344,21 @@ class KvLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._shell.call(self._lock.__aexit__(kind, error, trace))
+        try:
+            _called(self._io, self._lock.__aexit__(kind, error, trace))
+        except ClientClosed:
+            if error is None:
+                raise  # else what has happened first is told
+
+
+def _called(io: IoThread, coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run it there and wait for it; whoever is interrupted leaves nothing behind."""
+    future = io.start_elsewhere(coroutine)
+    try:
+        return io.result(future)
+    except BaseException:
+        future.cancel()
+        raise
 
 
 async def _next(pages: Any) -> list[NamedEntry] | None:
