@@ -13,10 +13,12 @@ from waltz_ray.actors.settings import Settings, to_json
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
-from waltz_ray.errors import InvalidInput, StorageError
+from waltz_ray.coordination.upgrade_store import UpgradeStore
+from waltz_ray.errors import CoordinationError, InvalidInput, StorageError
 from waltz_ray.finding import cluster_file
 from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.members import Members
+from waltz_ray.protocol.rolling import RollingUpgrade
 
 
 class OwnMembers(Members):
@@ -58,6 +60,27 @@ def test_a_directory_that_cannot_be_written_is_no_reason_to_make_a_change_again(
     members.remove_server(1)
     assert members.membership.servers == {0, 2}
     assert members.store.preferred(1) == (), "what comes behind the file is done, too"
+
+
+def test_a_server_is_not_drained_kept_or_removed_beside_who_changes_the_cluster(tmp_path: Path) -> None:
+    """A rolling upgrade would keep the server that it has drained itself, whoever else wants it drained."""
+    members = OwnMembers(tmp_path)
+    with members.admin_lock("upgrade, pid 7"):
+        for change in (members.drain_server, members.keep_server, members.remove_server):
+            with pytest.raises(CoordinationError, match="the admin lock is held by upgrade, pid 7"):
+                change(1)
+        members.drain_server_under_lock(1)
+        members.keep_server_under_lock(1)
+    assert members.membership.draining_servers == frozenset()
+    upgrades = UpgradeStore(members.store.zookeeper, "demo")
+    upgrades.write(RollingUpgrade({"server/1": 4711}, drained=1))
+    with pytest.raises(InvalidInput, match="server 1 is drained for an upgrade that was interrupted"):
+        members.drain_server(1)
+    members.drain_server(0)
+    upgrades.end()
+    members.keep_server(0)
+    members.drain_server(1)
+    assert members.membership.draining_servers == {1}
 
 
 def test_two_who_say_at_once_where_partitions_are_to_be_served_are_both_heard(

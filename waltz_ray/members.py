@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from waltz_ray.actors.settings import as_of, from_json
 from waltz_ray.client.time_limits import checked_timeout
+from waltz_ray.coordination.upgrade_store import UpgradeStore
 from waltz_ray.errors import InvalidInput, NoNode, PartitionNotReady, StorageError
 from waltz_ray.finding import cluster_file
 from waltz_ray.handle import ClusterHandle
@@ -204,19 +205,37 @@ class Members(ClusterHandle):
         return number
 
     def drain_server(self, number: int) -> None:
-        """Have its partitions served by others. InvalidInput for the last one."""
+        """Have its partitions served by others. InvalidInput for the last one, and for the one that an interrupted
+        upgrade has drained, which would keep it."""
+        with self._planning(f"server drain {number}"):
+            under_way = UpgradeStore(self._store.zookeeper, self.cluster).read()
+            if under_way is not None and under_way.drained == number:
+                raise InvalidInput(
+                    f"server {number} is drained for an upgrade that was interrupted, which will keep it; let that "
+                    "come to its end first: waltz upgrade --rolling"
+                )
+            self.drain_server_under_lock(number)
+
+    def drain_server_under_lock(self, number: int) -> None:
+        """``drain_server`` for who has the admin lock."""
         self._store.members.change(lambda members: members.draining_server(number))
 
     def keep_server(self, number: int) -> None:
         """It is not to be drained after all."""
+        with self._planning(f"server drain {number} --cancel"):
+            self.keep_server_under_lock(number)
+
+    def keep_server_under_lock(self, number: int) -> None:
+        """``keep_server`` for who has the admin lock."""
         self._store.members.change(lambda members: members.keeping_server(number))
 
     def remove_server(self, number: int) -> None:
         """It belongs to the cluster no more, and no partition prefers it. InvalidInput unless it has none."""
-        served = len(self._store.assignment()[0].partitions_of(number))
-        self._changed(self._store.members.change(lambda members: members.without_server(number, served)))
-        if self._store.preferred(number):
-            self._store.set_preferred(number, ())
+        with self._planning(f"server remove {number}"):
+            served = len(self._store.assignment()[0].partitions_of(number))
+            self._changed(self._store.members.change(lambda members: members.without_server(number, served)))
+            if self._store.preferred(number):
+                self._store.set_preferred(number, ())
 
     def check_server_removal(self, number: int) -> None:
         """InvalidInput where ``remove_server`` would be refused just now; nothing is changed."""

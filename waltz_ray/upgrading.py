@@ -250,10 +250,10 @@ class _Hands:
         return self._members.membership
 
     def drain(self, server: int) -> None:
-        self._members.drain_server(server)
+        self._members.drain_server_under_lock(server)
 
     def keep(self, server: int) -> None:
-        self._members.keep_server(server)
+        self._members.keep_server_under_lock(server)
 
     def lock(self) -> AbstractContextManager[None]:
         return self._members.admin_lock(f"upgrade, pid {os.getpid()}")
