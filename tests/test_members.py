@@ -62,6 +62,22 @@ def test_a_directory_that_cannot_be_written_is_no_reason_to_make_a_change_again(
     assert members.store.preferred(1) == (), "what comes behind the file is done, too"
 
 
+def test_a_change_beside_a_waltz_up_or_down_leaves_the_clusters_file_to_that(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it had read before could say for ever that a cluster runs which was just ended."""
+    members = OwnMembers(tmp_path)
+    before = cluster_file.read(tmp_path)
+    with caplog.at_level(logging.WARNING), cluster_file.alone(tmp_path):
+        assert members.add_server() == 2
+        assert cluster_file.read(tmp_path) == before
+    assert "is not noted in the directory until the next waltz up: a waltz up or down of" in caplog.text
+    assert members.add_server() == 3
+    noted = cluster_file.read(tmp_path)
+    assert noted is not None
+    assert noted.servers == 4
+
+
 def test_a_server_is_not_drained_kept_or_removed_beside_who_changes_the_cluster(tmp_path: Path) -> None:
     """A rolling upgrade would keep the server that it has drained itself, whoever else wants it drained."""
     members = OwnMembers(tmp_path)

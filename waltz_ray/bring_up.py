@@ -94,7 +94,6 @@ __all__ = [
 Progress = Callable[[str], None]
 
 _POLL_S = 0.1
-_LOCK = "cluster.lock"
 
 
 @dataclass(frozen=True)
@@ -377,7 +376,7 @@ def _one_at_a_time(directory: str, progress: Progress) -> Iterator[None]:
     """The directory is there, and nobody else brings a cluster up in it. InvalidInput if it cannot be had."""
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
-        lock = open(os.path.join(directory, _LOCK), "w")  # noqa: SIM115 - what fails here has a name
+        lock = open(os.path.join(directory, cluster_file.LOCK), "w")  # noqa: SIM115 - what fails here has a name
     except OSError as error:
         why = "it is a file" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
         raise InvalidInput(f"{directory} cannot be a cluster's directory: {why}; give another --dir") from error
@@ -394,7 +393,7 @@ def _beside_no_other(directory: str, progress: Progress) -> Iterator[None]:
     or its disk takes no writing any more, which ends a ``waltz up`` and must not keep processes from being ended.
     """
     try:
-        lock = open(os.path.join(directory, _LOCK), "r+")  # noqa: SIM115 - only what fails here
+        lock = open(os.path.join(directory, cluster_file.LOCK), "r+")  # noqa: SIM115 - only what fails here
     except OSError:
         yield
         return

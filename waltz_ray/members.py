@@ -369,10 +369,11 @@ class Members(ClusterHandle):
             return
         now = as_of(from_json(self._store.info().settings), members).config
         try:
-            known = cluster_file.read(self._found.directory)
-            if known is not None:
-                known = replace(known, replicas=now.replicas, servers=now.servers, replication=now.replication)
-                cluster_file.write(known)
+            with cluster_file.alone(self._found.directory):  # or it might say that what was ended meanwhile runs
+                known = cluster_file.read(self._found.directory)
+                if known is not None:
+                    known = replace(known, replicas=now.replicas, servers=now.servers, replication=now.replication)
+                    cluster_file.write(known)
         except (InvalidInput, StorageError) as error:
             log.warning("the change was made, and is not noted in the directory until the next waltz up: %s", error)
 

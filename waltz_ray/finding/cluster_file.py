@@ -6,10 +6,13 @@ right after its process was made. A crash in between leaves a Ray that no file n
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,9 +21,12 @@ import psutil  # type: ignore[import-untyped]
 
 from waltz_ray.errors import ClusterNotFound, InvalidInput, StorageError
 
-__all__ = ["ClusterFile", "LocalRay", "find_running", "read", "remove", "running_clusters", "write"]
+__all__ = ["LOCK", "ClusterFile", "LocalRay", "alone", "find_running", "read", "remove", "running_clusters", "write"]
 
 logger = logging.getLogger(__name__)
+
+LOCK = "cluster.lock"
+"""Beside it: had (``flock``) by whoever brings the cluster up, takes it down, or changes the file."""
 
 _NAME = "cluster.json"
 _VERSION = 1
@@ -128,6 +134,22 @@ def write(cluster: ClusterFile) -> None:
         temporary.replace(path)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def alone(directory: str | os.PathLike[str]) -> Iterator[None]:
+    """The file is nobody else's meanwhile. StorageError: it is, a ``waltz up`` or ``down`` is under way; it does not
+    wait. Or the lock cannot be had."""
+    try:
+        lock = (Path(directory) / LOCK).open("a")
+    except OSError as error:
+        raise StorageError(f"{Path(directory) / LOCK} cannot be opened: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StorageError(f"a waltz up or down of {directory} is under way") from error
+        yield
 
 
 def remove(directory: str | os.PathLike[str]) -> None:
