@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,3 +126,30 @@ def test_a_number_that_never_comes_is_said_in_one_line(number: str, capsys: pyte
         error = capsys.readouterr().err
         assert error.count("\n") == 1
         assert "Invalid value for '--" in error
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["feed", "--from", "9" * 4301],
+        ["feed", "-p", "0," + "9" * 4301],
+        ["cursor", "reset", "audit", "--to", "9" * 4301],
+        ["topic", "reset", "group", "topic", "--to", "9" * 4301],
+        ["trim", "0", "--before", "9" * 4301],
+        ["move", "-p", "0", "--to", "server/" + "9" * 4301],
+        ["space", "set", "orders", "retention_ms=" + "9" * 4301],
+        ["backup", "run", "x", "--piece-size", "9" * 400],
+        ["restore", "x", "--into", "y", "--until", "0=" + "9" * 4301],
+    ],
+)
+def test_a_number_of_too_many_digits_is_said_in_one_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python makes no integer of 4,301 digits, and of 400 no float that is a size."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as leaving:
+        main(arguments)
+    assert leaving.value.code in (1, 2)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert re.search("no number is that long|a setting is given as|must be a size such as", error)

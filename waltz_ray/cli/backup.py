@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,10 +71,10 @@ def register(app: typer.Typer) -> None:
 def parsed_bytes(name: str, text: str) -> int:
     """``50MB``, ``1.5 GiB``, ``4096``. InvalidInput; ``name`` is the option's."""
     found = _SIZE.fullmatch(text.strip())
-    size = int(float(found[1]) * _UNITS[(found[2] or "").lower()]) if found else 0
-    if size < 1:
-        raise InvalidInput(f"{name} must be a size such as 50MB or 64MiB, not {text!r}")
-    return size
+    size = float(found[1]) * _UNITS[(found[2] or "").lower()] if found else 0.0
+    if not 1 <= size <= sys.maxsize:
+        raise InvalidInput(f"{name} must be a size such as 50MB or 64MiB, not {text!r:.60}")
+    return int(size)
 
 
 def parsed_cut(text: str, now: datetime | None = None) -> Cut:

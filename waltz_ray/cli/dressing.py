@@ -4,6 +4,7 @@ nothing which is said may be empty, or a number without end."""
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any, get_args, get_origin
@@ -18,6 +19,8 @@ __all__ = ["dress"]
 
 _LARGEST_NUMBER = 1e9
 """Of what has a fraction: seconds (31 years), megabytes, records a second."""
+
+_NO_NUMBER = re.compile(r"\d{4301}")  # of which Python makes no integer
 
 
 def dress(app: typer.Typer, words: tuple[str, ...] = ()) -> None:
@@ -76,6 +79,9 @@ def _says_something(context: typer.Context, parameter: typer.CallbackParam, valu
     if source is not None and source.name == "COMMANDLINE" and "" in texts:
         more = "" if parameter.required else ", or leave it out"
         raise typer.BadParameter(f"it is empty; does a variable of your shell have no value? Give it one{more}")
+    for text in texts:
+        if isinstance(text, str) and _NO_NUMBER.search(text):
+            raise typer.BadParameter(f"no number is that long: {text[:20]}...")
     return value
 
 

@@ -32,6 +32,8 @@ _space = typer.Typer(help="Spaces: named runs of partitions, added to a running 
 
 NameArgument = Annotated[str, typer.Argument(help="The space's name.", show_default=False)]
 
+_MOST_DIGITS = 4300  # of which Python makes an integer
+
 
 def register(app: typer.Typer) -> None:
     """Register this module's commands on ``app``."""
@@ -43,7 +45,8 @@ def parsed_settings(texts: list[str]) -> dict[str, int | None]:
     found: dict[str, int | None] = {}
     for text in texts:
         name, equals, number = text.partition("=")
-        if not equals or not (number == "none" or number.removeprefix("-").isdecimal()):
+        digits = number.removeprefix("-")
+        if not equals or not (number == "none" or (digits.isdecimal() and len(digits) < _MOST_DIGITS)):
             raise InvalidInput(f"a setting is given as name=number, or name=none to take it away, not {text!r}")
         found[name] = None if number == "none" else int(number)
     return found
