@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from waltz_ray.coordination.original_nodes import OriginalNodes
 from waltz_ray.coordination.space_store import SpaceStore
 from waltz_ray.errors import ZooKeeperUnreachable
 from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.replica_sets import ReplicaPlace
 from waltz_ray.protocol.roster import ReplicaEntry, Roster
 from waltz_ray.protocol.spaces import SpaceTable
 from waltz_ray.wire import znodes
@@ -101,6 +103,27 @@ def test_it_follows_sessions_and_replicas_that_move(cluster: Cluster) -> None:
         cluster.announce(2, 4900)
         until(lambda: "10.0.0.1:4900" in cluster.metadata(1).replicas, "the replica is followed")
         until(lambda: "10.0.0.1:4900" in znodes.decode_numbers("g", cluster.read("/group")), "in its group, too")
+    finally:
+        nodes.close()
+
+
+def test_it_follows_replicas_that_are_added_and_removed(cluster: Cluster) -> None:
+    nodes = OriginalNodes(cluster.client, "c")
+    nodes.start()
+
+    def group() -> dict[str, int]:
+        return dict(znodes.decode_numbers("g", cluster.read("/group")))
+
+    try:
+        until(lambda: cluster.reader.exists("/c/store/group") is not None, "the first copy")
+        members = cluster.store.members
+        members.change(lambda before: replace(before, replication=3).with_replica("CPU", ReplicaPlace()))
+        cluster.announce(3, 4003)
+        until(lambda: group().get("10.0.0.1:4003") == 3, "the replica that was added")
+        cluster.announce(3, 4903)
+        until(lambda: group().get("10.0.0.1:4903") == 3, "which moves")
+        members.forget_replica(3)
+        until(lambda: 3 not in group().values(), "and is removed")
     finally:
         nodes.close()
 

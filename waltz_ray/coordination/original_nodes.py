@@ -46,6 +46,7 @@ class OriginalNodes:
         self._lock = threading.Lock()
         self._changed: set[int] = set(self._store.spaces.table().kept)
         self._watched: set[int] = set()
+        self._watched_replicas: set[int] = set()
         self._gone: frozenset[int] = frozenset()
         self._assigned: dict[int, frozenset[int]] = {}
         self._wake, self._closing = threading.Event(), threading.Event()
@@ -65,7 +66,7 @@ class OriginalNodes:
     def watch(self) -> None:
         """Be told of every change from now on."""
         self._watch_partitions(self._store.spaces.table())
-        self._watches.append(self._store.watch_replicas(lambda replicas: self._mark(self._watched)))
+        self._watches.append(self._store.members.watch_announced(self._watch_replicas))
         self._watches.append(self._store.spaces.watch(self._watch_partitions))
 
     def _watch_partitions(self, table: SpaceTable) -> None:
@@ -77,6 +78,14 @@ class OriginalNodes:
         for p in new:
             path = partition_path(self._root.removesuffix("/store"), p)
             self._watches.append(self._zookeeper.watch_data(path, self._marker(p)))
+        self._wake.set()
+
+    def _watch_replicas(self, announced: list[int]) -> None:
+        """Those that are new are watched; those that were removed are written no more."""
+        for r in announced:
+            if r not in self._watched_replicas:
+                self._watched_replicas.add(r)
+                self._watches.append(self._store.watch_replica(r, lambda replicas: self._mark(self._watched)))
         self._wake.set()
 
     def _marker(self, p: int) -> Callable[[bytes | None, int], None]:
