@@ -51,6 +51,7 @@ def test_an_unknown_key_names_the_nearest_known_one() -> None:
         (TopicConfig, {"max_message_bytes": 1 << 30}),
         (TopicConfig, {"tls_certificate": "/a.pem"}),
         (TopicConfig, {"lease_margin_ms": 1500}),
+        (TopicConfig, {"client_ms": 999}),
         (ClusterConfig, {"name": "a b"}),
         (ClusterConfig, {"name": "zookeeper"}),
         (ClusterConfig, {"name": ".."}),

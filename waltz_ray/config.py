@@ -485,7 +485,8 @@ class TopicConfig:
 
     client_ms: int = 30_000
     """A producer or consumer that the master has not heard of for this long is gone; a consumer that a slot has not
-    heard of for this long has its partition no more."""
+    heard of for this long has its partition no more. Native consumers report to the slot every 0.5 s, and to the master
+    every ``TopicClientConfig.heartbeat_s`` (1 s), which has to be shorter."""
 
     balance_ms: int = 1_000
     """So often the master looks whether partitions are shared out evenly."""
@@ -526,7 +527,7 @@ class TopicConfig:
         _require(self, "broker_port", 0, 65_535)
         _require(self, "session_ms", 500, 600_000)
         _require(self, "lease_margin_ms", 0, 600_000)
-        _require(self, "client_ms", 100, 3_600_000)
+        _require(self, "client_ms", 1_000, 3_600_000)
         _require(self, "balance_ms", 10, 600_000)
         _require(self, "hold_ms", 0, 10_000)
         _require(self, "max_message_bytes", 1, 20 * 1024 * 1024)

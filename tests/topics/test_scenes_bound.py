@@ -9,7 +9,7 @@ from tests.topics.foreign_client import Fields, text
 from tests.topics.scenes import Crowd, SceneMember
 from tests.topics.servers import TopicCluster, topic_cluster
 
-CLIENT_S = 0.6
+CLIENT_S = 1.0
 
 
 def bound(key: str, count: int = 2, required: str = "", big: bool = True) -> Fields:
