@@ -126,9 +126,9 @@ def bring_up(
 
     ClusterMismatch if the directory or ZooKeeper holds a cluster of another shape; PartitionNotReady, saying what is
     missing, if it is not up within ``deadline_s``: it goes on trying then, and can be looked at. Any other end leaves
-    nothing running that was not running before, also Ctrl-C and SIGTERM, which raise KeyboardInterrupt. The process
-    stays connected to Ray. ``settings_follow``: settings of a cluster that is there are the caller's to change then,
-    and rights that it cannot have before; else what differs is a warning.
+    nothing running that was not running before, also Ctrl-C, SIGTERM and SIGHUP, which raise KeyboardInterrupt. The
+    process stays connected to Ray. ``settings_follow``: settings of a cluster that is there are the caller's to change
+    then, and rights that it cannot have before; else what differs is a warning.
     """
     if not os.path.isabs(config.directory):
         raise ConfigError(f"ClusterConfig.directory must be an absolute path, not {config.directory!r}")
