@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -178,6 +179,24 @@ def test_close_with_pending(server: FakeServer, directory: FakeDirectory, make_c
     with pytest.raises(ClientClosed):
         client.server_high_water_mark(0)
     client.close()
+
+
+def test_a_client_whose_close_is_interrupted_has_closed_its_directory(
+    directory: FakeDirectory, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ZooKeeper session has the leases of cursors: it would live on with nobody to close it."""
+    client = make_client()
+    shut_down, main = client._engine.shut_down, threading.get_ident()
+
+    async def interrupted() -> None:
+        await shut_down()
+        await asyncio.to_thread(signal.pthread_kill, main, signal.SIGINT)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(client._engine, "shut_down", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        client.close()
+    assert directory.closed
 
 
 def test_no_thread_is_left(server: FakeServer, directory: FakeDirectory) -> None:

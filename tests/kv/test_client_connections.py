@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -16,6 +17,8 @@ from waltz_ray.errors import ClientClosed, KvNotReady, SpaceGone, ZooKeeperUnrea
 from waltz_ray.kv.client import connecting
 from waltz_ray.kv.client import connections as module
 from waltz_ray.kv.client.aio import AsyncKvClient
+from waltz_ray.kv.client.client import KvClient
+from waltz_ray.kv.client.link import KvPeer
 from waltz_ray.kv.client.members import Members, StaticKvDirectory
 from waltz_ray.kv.client.settings import KvClientConfig
 from waltz_ray.kv.messages import Put
@@ -339,6 +342,35 @@ def test_who_is_cancelled_while_it_is_closed_leaves_nothing_behind(turns: int) -
 
     with FakeKvCluster(1) as cluster:
         asyncio.run(asyncio.wait_for(run(cluster), 20))
+
+
+def test_a_client_whose_close_is_interrupted_has_closed_its_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C, while a connection does not end."""
+    stop, waits = KvPeer.stop, threading.Event()
+
+    async def never(peer: KvPeer) -> None:
+        try:
+            waits.set()
+            await asyncio.Event().wait()
+        finally:
+            await stop(peer)
+
+    def press() -> None:
+        if waits.wait(10):
+            signal.raise_signal(signal.SIGINT)
+
+    with FakeKvCluster(1) as cluster:
+        place = _SlowPlace([cluster.actors[0].server], "nowhere")
+        client = KvClient(place)
+        client.set("ann", 1)
+        monkeypatch.setattr(KvPeer, "stop", never)
+        pressing = threading.Thread(target=press)
+        pressing.start()
+        with pytest.raises(KeyboardInterrupt):
+            client.close()
+        pressing.join()
+        assert place.closed.is_set()
+        assert not module._shared
 
 
 def test_actors_that_cannot_be_found_leave_nothing_behind() -> None:

@@ -419,9 +419,11 @@ class WaltzClient:
             raise InvalidInput("close() was called in a future's callback, which it would wait for")
         if not self._engine.begin_to_close():
             return
-        self._stop_watching()
-        self._end_threads()
-        self._directory.close()
+        try:
+            self._stop_watching()
+            self._end_threads()
+        finally:  # after Ctrl-C, too: its session has the leases of cursors, and nobody can close it later
+            self._directory.close()
 
     def __enter__(self) -> WaltzClient:
         return self
@@ -509,10 +511,12 @@ class WaltzClient:
         self._engine.leave_to_parent()
 
     def _end_threads(self) -> None:
-        self._threads.stop(self._engine.shut_down())
-        self._ready_changed()
-        self._engine.applier.stop()
-        self._engine.runner.close()
+        try:
+            self._threads.stop(self._engine.shut_down())
+        finally:
+            self._ready_changed()
+            self._engine.applier.stop()
+            self._engine.runner.close()
 
 
 def _arrived(address: Address) -> WaltzClient:

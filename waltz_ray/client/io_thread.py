@@ -192,7 +192,7 @@ class IoThread:
             self._stopped = True
             finished = asyncio.run_coroutine_threadsafe(self._end(last), self.loop)
         try:
-            finished.result()
+            result_of(finished)
         finally:
             self._thread_id = None  # another thread may get that number
             _shared.give_back(self._running)

@@ -70,6 +70,12 @@ class KvConnections:
         if not _shared.leave(self._key, self):
             return
         self._closed = True
+        try:
+            await self._end()
+        finally:  # also if the loop ends meanwhile
+            await asyncio.to_thread(self._directory.close)
+
+    async def _end(self) -> None:
         if self._starting is not None:
             await asyncio.wait([self._starting])
             if not self._starting.cancelled() and self._starting.exception() is None:
@@ -80,7 +86,6 @@ class KvConnections:
         self.changed()
         peers, self._peers = self._peers, {}
         await asyncio.gather(*[peer.stop() for peer in peers.values()], *tasks, return_exceptions=True)
-        await asyncio.to_thread(self._directory.close)
 
     def owns(self, directory: KvDirectory) -> bool:
         """Whether it is the one that these were made with."""

@@ -91,8 +91,10 @@ class KvEngine:
         own, self._own = self._own, {}
         ends = [self.connections.part_with(peer) for peer in own.values()]
         watches = [log.close() for log in self.watching]
-        await asyncio.gather(*ends, *watches, *tasks, return_exceptions=True)
-        await self.connections.leave()
+        try:
+            await asyncio.gather(*ends, *watches, *tasks, return_exceptions=True)
+        finally:  # also if the loop ends meanwhile
+            await self.connections.leave()
 
     async def _own_connections(self, jobs: Iterable[KvJob], end_s: float) -> None:
         """Have tried to connect with the actors of these."""
