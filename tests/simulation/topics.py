@@ -97,8 +97,8 @@ class TopicPart:
             producer.working = False
         for consumer in self.consumers:
             consumer.hurry()
-        # Those are told that an operator has set their group elsewhere; by themselves they see it with their next confirm,
-        # and nothing new may come.
+        # Those are told that an operator has set their group elsewhere: by themselves they see it with their next
+        # confirm, and nothing new may come.
         for group, partition in self.history.were_reset():
             for actor in self.actors:
                 if actor.up and actor.server is not None:
