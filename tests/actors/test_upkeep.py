@@ -170,6 +170,19 @@ def test_one_that_cannot_be_repaired_keeps_no_other_from_it() -> None:
     assert (upkeep.unrepaired(), upkeep.progress.repaired) == ([], 2)
 
 
+@pytest.mark.parametrize("why", [errno.EIO, errno.EMFILE])
+def test_a_partition_that_cannot_be_opened_keeps_no_other_from_being_looked_after(why: int) -> None:
+    disk, clock = FaultyDisk(), Clock()
+    store = rotten_store(disk, 0)
+    store.grow(2)
+    disk.errors["exists", f"{DIRECTORY}/1"] = why
+    upkeep = Upkeep(store, SMALL, lambda: [Peer()], clock)
+    keep_up(upkeep, clock, 10.0)
+    assert (upkeep.progress.found, upkeep.progress.repaired) == (1, 1)
+    disk.errors.clear()
+    assert store.partition(1).last_id == -1
+
+
 def test_a_partition_that_is_damaged_above_its_mark_waits_for_a_server() -> None:
     disk, clock = FaultyDisk(), Clock()
     store = filled(disk, mark=25)

@@ -217,7 +217,7 @@ class Scrub:
 
     def _targets_of(self, partition_id: int) -> list[ScrubTarget]:
         targets = []
-        with contextlib.suppress(StorageError):  # removed, lost, or no handles just now: the next pass has it
+        with contextlib.suppress(StorageError, OSError):  # removed, lost, or not to be opened: the next pass has it
             found = self._store.partition(partition_id)
             for first_id, end_id in found.closed()[1]:
                 size_bytes = (end_id - first_id) * INDEX_ENTRY_BYTES
@@ -227,10 +227,10 @@ class Scrub:
         return targets
 
     def _begin(self, target: ScrubTarget) -> SegmentCheck | None:
-        """None if there is nothing to check: it is gone, or known to be rotten."""
+        """None if there is nothing to check: it is gone, known to be rotten, or not to be opened just now."""
         try:
             found = self._store.partition(target.partition_id)
-        except (InvalidInput, OutOfResources, Corruption):
+        except (InvalidInput, OutOfResources, Corruption, OSError):
             return None
         epoch, closed = found.closed()
         if (target.first_id, target.end_id) not in closed or target.first_id in found.rotten:

@@ -123,7 +123,7 @@ class Upkeep:
                     yield partition_id, first_id, damage
 
     def _partition(self, partition_id: int) -> PartitionLog | None:
-        with contextlib.suppress(InvalidInput, OutOfResources):  # removed, or not to be opened just now
+        with contextlib.suppress(InvalidInput, OutOfResources, OSError):  # removed, or not to be opened now
             return self._store.partition(partition_id)
         return None
 
