@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.clients import SimClient
 from waltz_ray.protocol.messages.client import FeedMode
-from waltz_ray.protocol.spaces import Space, SpaceState
+from waltz_ray.protocol.spaces import DEFAULT_SPACE, Space, SpaceState
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -55,8 +55,9 @@ class Growth:
             self.world.history.faults["growth interrupted"] += 1
 
     def delete(self) -> bool:
-        """A space goes, whatever is under way in it."""
-        present = [space for space in self.store.table().present() if space.name != "log"]
+        """A space goes, whatever is under way in it. Not those of layers: all that is asked of them is in the one space
+        that they have here."""
+        present = [s for s in self.store.table().present() if s.name != DEFAULT_SPACE and s.kind == "log"]
         if not present:
             return False
         space = self.random.choice(present)

@@ -7,7 +7,7 @@
 | what a producer sends over one connection is in the log in that order | messages overtook each other |
 | what was sent to an actor is in the log while its OWN is the last one | two actors append |
 | what a consumer is given is what the log has there | another message, or another partition's |
-| an offset passes only what a consumer of the group has done with | a message was skipped |
+| an offset passes only what a consumer of the group has done with, or what was trimmed | a message was skipped |
 | an offset, and who had the slot, never goes back but by an operator | confirmed messages come again |
 | a confirm that was answered is stored | it is forgotten by the next owner |
 | of a partition no message is confirmed twice | two consumers had it |
@@ -58,12 +58,14 @@ class Sent:
 
 @dataclass(slots=True)
 class _Stored:
-    """An offset was stored, not by an operator. ``since_s``: when the operator had set it last."""
+    """An offset was stored, not by an operator. ``since_s``: when the operator had set it last. ``trimmed``: what was
+    below that could not be read any more."""
 
     moment_s: float
     before: int
     after: int
     since_s: float
+    trimmed: int
 
 
 @dataclass(slots=True)
@@ -180,8 +182,13 @@ class TopicHistory:
             self._blame("topic_offset", f"{where}, which nobody has taken so")
         if after.offset < before.offset:
             self._blame("topic_offset", f"{where}: it went back")
-        known.stored.append(_Stored(self._now_s, max(0, before.offset), after.offset, known.reset_s))
+        trimmed = self._trimmed(partition)
+        known.stored.append(_Stored(self._now_s, max(0, before.offset), after.offset, known.reset_s, trimmed))
         self.counts["topic offsets stored"] += 1
+
+    def _trimmed(self, partition: int) -> int:
+        trimming = self.part.world.trimming
+        return 0 if trimming is None else trimming.store.trims.marks().get(self.part.partitions[partition], 0)
 
     def were_reset(self) -> list[GroupPartition]:
         """Where an operator has set a group elsewhere."""
@@ -286,7 +293,7 @@ class TopicHistory:
     def _check_passed(self, group: str, partition: int, records: list[TopicRecord], types: frozenset[str]) -> None:
         known = self.consumed[group, partition]
         for stored in known.stored:
-            for at in range(stored.before, min(stored.after, len(records))):
+            for at in range(max(stored.before, stored.trimmed), min(stored.after, len(records))):
                 if not _is_wanted(records[at], types):
                     continue
                 if not any(stored.since_s <= done <= stored.moment_s for done in known.done.get(at, ())):
