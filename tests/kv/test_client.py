@@ -108,9 +108,22 @@ def test_a_value_that_cannot_be_decoded_says_where_it_is(cluster: FakeKvCluster,
     kv = make(codec=JsonCodec())
     kv.set("ann", [1])
     cluster.state.items[b"", b"ann"].data = b"{"
-    with pytest.raises(DecodingFailed, match="cannot be decoded") as raised:
+    with pytest.raises(DecodingFailed, match="cannot be decoded: item 'ann': ") as raised:
         kv.get("ann")
     assert raised.value.partition_id == fnv1a_32(b"ann") & 15
+
+
+def test_a_scan_gives_what_is_before_and_behind_a_value_that_cannot_be_read(
+    cluster: FakeKvCluster, make: MakeKv
+) -> None:
+    kv = make(codec=JsonCodec())
+    kv.set_many({name: [name] for name in ("ann", "bob", "cid")})
+    cluster.state.items[b"", b"bob"].data = b"{"
+    entries = iter(kv.scan())
+    assert next(entries).name == "ann"
+    with pytest.raises(DecodingFailed, match="item 'bob': "):
+        next(entries)
+    assert [entry.name for entry in kv.scan(after="bob")] == ["cid"]
 
 
 @pytest.mark.parametrize("name", ["", "x" * 481, 7, None, "\ud800"])

@@ -127,7 +127,8 @@ class KvMap:
         """Items whose names begin with ``prefix`` and are above ``after``, in the order of their names' bytes.
 
         At most ``limit``. Each piece of a partition is as it was when it was read; what is written meanwhile may be in
-        it or not. ``timeout`` is for each piece.
+        it or not. ``timeout`` is for each piece. DecodingFailed, InvalidInput (there is no codec), which name the item:
+        its value cannot be read; a scan ``after`` it goes on.
         """
         # Whoever leaves it does not wait for its end, which the loop sees to: that may be a garbage collection, in the
         # IO thread or behind ``close``, or be in a forked child, which has no such thread.

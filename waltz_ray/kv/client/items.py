@@ -9,7 +9,7 @@ from typing import Any
 from waltz_ray import compat
 from waltz_ray.client.application import checked_int
 from waltz_ray.client.codecs import Codec
-from waltz_ray.errors import InvalidInput, KvConflict, KvNotReady, KvNotReplicated, KvUnknownFate
+from waltz_ray.errors import DecodingFailed, InvalidInput, KvConflict, KvNotReady, KvNotReplicated, KvUnknownFate
 from waltz_ray.kv.client.engine import KvEngine
 from waltz_ray.kv.client.errands import GetErrand, GetJob, PutErrand, PutJob
 from waltz_ray.kv.client.scanning import PAGE, PartitionPages, merged
@@ -98,7 +98,8 @@ class AsyncKvMap:
         """Items whose names begin with ``prefix`` and are above ``after``, in the order of their names' bytes.
 
         At most ``limit``. Each piece of a partition is as it was when it was read; what is written meanwhile may be in
-        it or not. ``timeout`` is for each piece.
+        it or not. ``timeout`` is for each piece. DecodingFailed, InvalidInput (there is no codec), which name the item:
+        its value cannot be read; a scan ``after`` it goes on.
         """
         async for page in self.pages(prefix, after, limit, timeout):
             for entry in page:
@@ -110,7 +111,11 @@ class AsyncKvMap:
         """What ``scan`` gives, some at a time."""
         partitions = self._engine().connections.partitions
         async for items in self._pages(prefix, after, limit, timeout):
-            yield [self._named(item, partitions) for item in items]
+            page, unreadable = self._readable(items, partitions)
+            if page:
+                yield page
+            if unreadable is not None:
+                raise unreadable
 
     async def _pages(
         self, prefix: KvName, after: KvName, limit: int | None, timeout: float | None
@@ -372,6 +377,18 @@ class AsyncKvMap:
         partition = partition_of(fnv1a_32(name), partitions)
         value = value_of(self._codec, name, seen.type, seen.data, seen.version, partition)
         return Entry(value, seen.version, seen.expires_ms / 1000 if seen.expires_ms else None)
+
+    def _readable(
+        self, items: Sequence[ScanItem], partitions: int
+    ) -> tuple[list[NamedEntry], DecodingFailed | InvalidInput | None]:
+        """Those before the first whose value cannot be read, and why it cannot."""
+        page: list[NamedEntry] = []
+        for item in items:
+            try:
+                page.append(self._named(item, partitions))
+            except (DecodingFailed, InvalidInput) as error:
+                return page, error
+        return page, None
 
     def _named(self, item: ScanItem, partitions: int) -> NamedEntry:
         partition = partition_of(fnv1a_32(item.name), partitions)

@@ -130,7 +130,7 @@ def value_of(codec: Codec | None, name: bytes, kind: int, data: bytes, version: 
             return codec.decode(data)
     except Exception as error:
         header = _INT.unpack(fnv1a_32(name).to_bytes(4, "big"))[0]
-        reason = " ".join(str(error).split())
+        reason = f"item {name_text(name)!r:.200}: {' '.join(str(error).split())}"
         raise DecodingFailed(partition_id, version, header, reason) from error
     raise InvalidInput(f"item {name_text(name)!r} was written with a codec; give connect() the same one")
 
