@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Coroutine
 from pathlib import Path
@@ -31,8 +32,10 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(whole())
 
 
-async def gateway_of(port: DictPort, number: int = 0, tls: ssl.SSLContext | None = None) -> tuple[Gateway, str]:
-    gateway = Gateway("test", port, limits=GatewayLimits(goodbye_ms=200), tls=tls)
+async def gateway_of(
+    port: DictPort, number: int = 0, tls: ssl.SSLContext | None = None, identity: str = ""
+) -> tuple[Gateway, str]:
+    gateway = Gateway("test", port, limits=GatewayLimits(goodbye_ms=200), tls=tls, identity=identity)
     return gateway, f"127.0.0.1:{await gateway.listen('127.0.0.1', number)}"
 
 
@@ -61,6 +64,31 @@ def test_asked_and_answered() -> None:
         await gateway.close()
 
     run(body())
+
+
+def test_an_actor_of_another_space_has_no_second_copy() -> None:
+    """Its port was that of an actor of ours: a transaction of this ID it may have, in a partition of this number."""
+
+    async def body() -> None:
+        port = DictPort()
+        gateway, server = await gateway_of(port, identity="key/others")
+        peers = Peers("me:1", Outgoing(), 0.5, space="key/ours")
+        with contextlib.suppress(ConnectionError):
+            assert not await peers.has(server, 0, 1)
+        await gateway.close()
+        again, _ = await gateway_of(DictPort(), int(server.rpartition(":")[2]), identity="key/ours")
+        await until_has(peers, server)
+        await peers.close()
+        await again.close()
+
+    run(body())
+
+
+async def until_has(peers: Peers, server: str) -> None:
+    has = False
+    while not has:
+        with contextlib.suppress(ConnectionError):
+            has = await peers.has(server, 0, 1)
 
 
 def test_o26_who_leaves_says_so_to_whom_it_is_connected_with() -> None:

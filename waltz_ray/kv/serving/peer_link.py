@@ -1,7 +1,7 @@
 """A member's connection to another member's gateway: the same protocol from the other side.
 
-It opens with a token, over TLS, which proves that we are of the cluster, and newserver(130), which says who we are. It
-goes on for ever: lost, it is opened again.
+It opens with a token, over TLS, which proves that we are of the cluster, with which space we mean, and newserver(130),
+which says who we are. It goes on for ever: lost, it is opened again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from waltz_ray import compat
 from waltz_ray.client.credentials import NO_CREDENTIALS, Presented
 from waltz_ray.errors import BadPayload, WaltzError
-from waltz_ray.kv.messages import Command, FailCode, FailInfo, Goodbye, NewServer, Reply, ShowKvToken
+from waltz_ray.kv.messages import Command, Fail, FailCode, FailInfo, Goodbye, NewServer, Reply, ShowKvToken, SpaceMeant
 from waltz_ray.kv.serving.port import ACK, courtesy
 from waltz_ray.kv.wire import (
     COMMAND_OPCODES,
@@ -90,9 +90,11 @@ class PeerLink:
         timeout_ms: int = 2_000,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         longest_pause_ms: int = 1_000,
+        space: str = "",
     ) -> None:
         """``server``: ``host:port`` of the other; ``own_server``: where it finds us. ``shown``: what proves that we
-        are of its cluster. ``timeout_ms``: for opening, for its first answer, and for the ack of our goodbye."""
+        are of its cluster. ``timeout_ms``: for opening, for its first answer, and for the ack of our goodbye.
+        ``space``: ``space_identity`` of the one that the other serves, too; "": whatever is served there is meant."""
         self.server = server
         self.max_frame_bytes = max_frame_bytes
         self._own_server = own_server
@@ -100,6 +102,8 @@ class PeerLink:
         self._shown = shown
         self._timeout_ms = timeout_ms
         self._longest_pause_s = longest_pause_ms / 1000
+        self._space = space
+        self._space_asked = 0  # the message with which we say so
         self._loop = asyncio.get_running_loop()
         self._stream: _PeerStream | None = None  # that it is connected by
         self._up = asyncio.Event()
@@ -176,6 +180,9 @@ class PeerLink:
 
     def _new_stream(self, token: str) -> _PeerStream:
         first = encode_command(self._next_id(), ShowKvToken(token)) if token else b""
+        if self._space:
+            self._space_asked = self._next_id()
+            first += encode_command(self._space_asked, SpaceMeant(self._space))
         first += encode_command(self._next_id(), NewServer(self._own_server))
         return _PeerStream(self, self._outgoing, first, self._timeout_ms)
 
@@ -199,10 +206,20 @@ class PeerLink:
             if future is not None and not future.done():
                 future.set_exception(error)
             return
+        if message_id == self._space_asked and isinstance(reply, Fail):
+            self._refuse("it serves another space by now")  # what it says to our questions would be of that
         if isinstance(reply, FailInfo) and reply.code == FailCode.NOT_ALLOWED and self._refused.due():
             log.warning("%s does not believe that we are of its cluster: %s", self.server, reply.text)
         if future is not None and not future.done():
             future.set_result(reply)
+
+    def _refuse(self, why: str) -> None:
+        stream = self._stream
+        assert stream is not None, "it has answered"
+        if self._failed.due():
+            log.info("%s: %s", self.server, why)
+        stream.answered = False  # the next pause is longer
+        stream.abort(why)
 
     def stream_closed(self, error: Exception) -> None:
         """There is only one at a time."""

@@ -21,10 +21,15 @@ class Peers:
     """Links to other members, opened when they are first asked. In one event loop."""
 
     def __init__(
-        self, own_server: str, outgoing: Outgoing, timeout_s: float, shown: Presented = NO_CREDENTIALS
+        self,
+        own_server: str,
+        outgoing: Outgoing,
+        timeout_s: float,
+        shown: Presented = NO_CREDENTIALS,
+        space: str = "",
     ) -> None:
-        """``shown``: what proves to the others that we are of the cluster."""
-        self._shown = shown
+        """``shown``: what proves to the others that we are of the cluster. ``space``: as ``PeerLink`` has it."""
+        self._shown, self._space = shown, space
         self._own_server = own_server
         self._outgoing = outgoing
         self._timeout_s = timeout_s
@@ -35,7 +40,9 @@ class Peers:
         """Whether it says within the time that it has the transaction; False if it says no or is not to be reached."""
         link = self._links.get(server)
         if link is None:
-            link = self._links[server] = PeerLink(server, self._own_server, self._outgoing, self._shown)
+            link = self._links[server] = PeerLink(
+                server, self._own_server, self._outgoing, self._shown, space=self._space
+            )
         try:
             return isinstance(await link.ask(SecondaryHas(partition, transaction_id), self._timeout_s), Ack)
         except TimeoutError:

@@ -124,7 +124,7 @@ class SpaceServer:
         await self._listen(gateway, port)
         assert self.endpoint is not None
         own = _server(self.endpoint)
-        self._peers = Peers(own, node.outgoing, config.fullwait_ms / 1000, self._shown)
+        self._peers = Peers(own, node.outgoing, config.fullwait_ms / 1000, self._shown, self._identity)
         await node.start()
         while not node.caught_up:
             await node.next_fold()
@@ -228,8 +228,12 @@ class SpaceServer:
         )
         name = f"kv/{self._actor}, space {self.space.name}"
         dialect, guard = cast(Dialect, config.dialect), self._guard
-        identity = space_identity(self._client.cluster_key, self.space.name)
-        return Gateway(name, node, dialect, limits, node.outgoing, self._tls(), True, guard, self.space.name, identity)
+        about = self.space.name, self._identity
+        return Gateway(name, node, dialect, limits, node.outgoing, self._tls(), True, guard, *about)
+
+    @property
+    def _identity(self) -> str:
+        return space_identity(self._client.cluster_key, self.space.name)
 
     def _tls(self) -> ServerTls | None:
         """ConfigError if its files cannot be used."""
