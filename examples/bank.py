@@ -372,7 +372,10 @@ class Killer:
             kind, running = ("replica", status.replicas) if number % 2 else ("server", status.servers)
             who, pid = random.choice([(who, each.pid) for who, each in running.items()])
             assert pid is not None, "nothing is missing, so it runs"
-            os.kill(pid, signal.SIGKILL)
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # it has just ended by itself
             print(f"killed {kind} {who} (process {pid}) after {day.done} transfers", flush=True)
 
     def _is_due(self, day: Day, due: int) -> bool:
@@ -434,5 +437,5 @@ if __name__ == "__main__":
         sys.exit(main(_arguments_of_command()))
     except KeyboardInterrupt:
         sys.exit(130)
-    except WaltzError as error:
+    except (WaltzError, sa.exc.SQLAlchemyError) as error:  # the latter of --database
         sys.exit(f"error: {error}")

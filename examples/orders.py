@@ -175,7 +175,10 @@ class ShopTrouble:
             ]
             kind, pids = kinds[self.kills % len(kinds)]
             pid = random.choice([each for each in pids if each is not None])
-            os.kill(pid, signal.SIGKILL)
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # it has just ended by itself
             self.kills += 1
             print(f"killed a {kind} (process {pid})", flush=True)
 

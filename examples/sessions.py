@@ -199,7 +199,10 @@ class Trouble:
             ]
             kind, running = kinds[len(self.kills) % 3]
             who, pid = random.choice([(who, each.pid) for who, each in running.items()])
-            os.kill(pid, signal.SIGKILL)
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # it has just ended by itself
             self.kills.append(f"{kind} {who}")
             print(f"killed {kind} {who} (process {pid})", flush=True)
 
