@@ -52,7 +52,7 @@ from waltz_ray.kv.client.settings import KvClientConfig
 from waltz_ray.kv.client.table import RouteTable
 from waltz_ray.kv.client.values import Entry
 from waltz_ray.kv.client.watching import ItemDeleted, ItemExpired, ItemSet, ItemTouched, LogsOfWatches
-from waltz_ray.kv.messages import Hashmask, Hashmasks, Scanned
+from waltz_ray.kv.messages import Hashmask, Hashmasks, LockNative, Put, Scanned
 from waltz_ray.kv.model import BARRIER, Delete, Expired, ItemKey, Record, Set, Several, Touch, ValueType
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.records import encode_record, header_of
@@ -249,6 +249,26 @@ print(light, [name for name in ("kazoo", "ray", "lmdb") if name in sys.modules])
 # ---- cancelling
 
 
+def test_who_waits_for_a_lock_keeps_no_write_from_being_settled() -> None:
+    """Else its owner would remember all that come meanwhile, and in the end take no more."""
+
+    async def run(cluster: FakeKvCluster) -> None:
+        place = cluster.place()
+        async with AsyncKvClient(place) as items, AsyncKvClient(place) as other, other.lock("leader"):
+            waiting = asyncio.ensure_future(items.lock("leader", wait=60).acquire())
+            while not any(isinstance(c, LockNative) and c.wait_ms > 1000 for a in cluster.actors for c in a.seen):
+                await asyncio.sleep(0.005)
+            for number in range(3):
+                await items.set(f"n{number}", number)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        puts = [command for actor in cluster.actors for command in actor.seen if isinstance(command, Put)]
+        assert sorted((put.sequence, put.settled) for put in puts) == [(1, 1), (2, 2), (3, 3)]
+
+    with FakeKvCluster() as cluster:
+        asyncio.run(run(cluster))
+
+
 def test_what_is_cancelled_leaves_nothing_behind() -> None:
     """A write is not repeated, its number is settled; a lock that is given all the same is given back."""
 
@@ -271,7 +291,7 @@ def test_what_is_cancelled_leaves_nothing_behind() -> None:
             async with items.lock("leader", wait=2) as lock:  # it had been given to who was cancelled, for a moment
                 assert lock.code
             async with compat.timeout(5):  # it may be given after that, and has no number before it is given back
-                while engine.numbers.unsettled or cluster.state.locks:
+                while engine.lock_numbers.unsettled or cluster.state.locks:
                     await asyncio.sleep(0.005)
 
     with FakeKvCluster() as cluster:

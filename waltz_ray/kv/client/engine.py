@@ -44,6 +44,8 @@ class KvEngine:
         self.connections = connections
         self.table = connections.table
         self.numbers = RequestNumbers(secrets.randbits(64) or 1)
+        # Whoever waits for a lock has no answer for minutes, and no write in between would count as settled.
+        self.lock_numbers = RequestNumbers(secrets.randbits(64) or 1)
         self.room = ByteRoom(config.outstanding_bytes)
         self.retries = 0
         """Jobs that had to be sent again."""

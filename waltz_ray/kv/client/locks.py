@@ -156,7 +156,7 @@ class AsyncKvLock:
     async def _wait_for_it(self, engine: KvEngine, end_s: float) -> DataLock | Fail | Ack:
         def make(left_s: float, sequence: int, settled: int) -> Command:
             wait_ms = round(1000 * max(0.0, end_s - engine.now()))
-            return LockNative(self._raw, engine.numbers.client, sequence, settled, self._lease_ms, wait_ms)
+            return LockNative(self._raw, engine.lock_numbers.client, sequence, settled, self._lease_ms, wait_ms)
 
         limit_s = min(MOST_TIMEOUT_S, max(0.0, end_s - engine.now()) + engine.config.timeout_s)
         return await self._asked(engine, make, "locking", limit_s)
@@ -184,7 +184,7 @@ class AsyncKvLock:
 
     async def _unlock(self, engine: KvEngine, code: int) -> DataLock | Fail | Ack:
         def make(left_s: float, sequence: int, settled: int) -> Command:
-            return UnlockNative(self._raw, engine.numbers.client, sequence, settled, code)
+            return UnlockNative(self._raw, engine.lock_numbers.client, sequence, settled, code)
 
         return await self._asked(engine, make, "releasing lock", engine.config.timeout_s)
 
@@ -202,7 +202,7 @@ class AsyncKvLock:
 
     def _renewal(self, engine: KvEngine, code: int) -> Callable[[float, int, int], Command]:
         def make(left_s: float, sequence: int, settled: int) -> Command:
-            return Renew(self._raw, engine.numbers.client, sequence, settled, code, self._lease_ms)
+            return Renew(self._raw, engine.lock_numbers.client, sequence, settled, code, self._lease_ms)
 
         return make
 
@@ -215,7 +215,7 @@ class AsyncKvLock:
     ) -> DataLock | Fail | Ack:
         """The answer to a command under a number of its own."""
         job = LockJob(self._raw)
-        numbers = engine.numbers
+        numbers = engine.lock_numbers
         sequence = numbers.take()
         errand = LockErrand(lambda left_s: make(left_s, sequence, numbers.settled))
         try:
