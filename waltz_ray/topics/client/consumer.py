@@ -113,10 +113,11 @@ class AsyncTopicConsumer:
             if self._closed:  # meanwhile
                 raise ClientClosed(_CLOSED)
             self._spawn(self._keep_beating())
-        except BaseException:
+        except BaseException as error:
             self._joining = False
             self._changed()
-            await self._membership.leave()  # it may have been registered before it was cancelled, or closed
+            if isinstance(error, Exception | asyncio.CancelledError):  # else nothing can be waited for any more
+                await self._membership.leave()  # it may have been registered before it was cancelled, or closed
             raise
 
     async def close(self) -> None:
