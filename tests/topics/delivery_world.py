@@ -53,10 +53,11 @@ class Consumer:
         )
         self.token = 0  # of the request that it waits for
         self.said: list[int] = []  # what that request says it has consumed
+        self.keeps: list[int] = []  # of ``held``, what it had before it registered again: it comes again
         self.broker: Broker = broker
 
     def forget(self) -> None:
-        self.has_it, self.held, self.confused, self.token, self.said = False, [], True, 0, []
+        self.has_it, self.held, self.confused, self.token, self.said, self.keeps = False, [], True, 0, [], []
 
 
 class DeliveryWorld:
@@ -80,7 +81,19 @@ class DeliveryWorld:
         self.said: set[int] = set()
         self.excused: set[int] = set()
         self.safe: set[int] = set()
-        kinds = ("delivered", "again", "fenced", "unknown", "lost", "occupied", "trimmed", "read", "hurried", "late")
+        kinds = (
+            "delivered",
+            "again",
+            "fenced",
+            "unknown",
+            "lost",
+            "occupied",
+            "trimmed",
+            "read",
+            "hurried",
+            "late",
+            "kept",
+        )
         self.seen = dict.fromkeys(kinds, 0)
 
     def new_consumer(self, name: str) -> Consumer:
@@ -167,9 +180,14 @@ class DeliveryWorld:
         elif chance < 0.2:
             self.ask(consumer, broker, t.LeaseRenewed(self.token(), consumer.name))
         elif chance < 0.24:
-            consumed = not consumer.confused and not consumer.reader  # who reads has said how far, or has not
+            # Who reads has said how far, or has not; what comes again is not to be had by letting go.
+            consumed = not consumer.confused and not consumer.reader and not consumer.keeps
             self.say(consumer, consumed)
             self.ask(consumer, broker, t.PartitionGivenBack(self.token(), consumer.name, consumed))
+        elif consumer.manual and consumer.held and chance < 0.3:  # its master has told it so once more
+            consumer.keeps = consumer.held
+            self.seen["kept"] += 1
+            self.ask(consumer, broker, t.PartitionWanted(self.token(), consumer.name, 0, t.NO_OFFSET, self.filters))
         elif consumer.reader:
             self.read_on(consumer, broker)
         elif consumer.manual and (consumer.confused or chance < 0.5):
@@ -228,7 +246,7 @@ class DeliveryWorld:
         if consumed:
             self.said.update(consumer.held)
             consumer.said = consumer.held
-        consumer.held = []
+        consumer.held, consumer.keeps = [], []
 
     def token(self) -> int:
         self.tokens += 1
@@ -376,7 +394,8 @@ class DeliveryWorld:
         elif isinstance(request, t.PullAsked) and reply.code == TopicCode.OK:
             self.delivered(broker, reply)
             if waits:
-                consumer.held = [*consumer.held, *self.ids(reply.messages)]
+                consumer.held = [*([] if consumer.keeps else consumer.held), *self.ids(reply.messages)]
+                consumer.keeps = []
             else:
                 consumer.confused = True
 
@@ -389,8 +408,10 @@ class DeliveryWorld:
             raise self.broken(f"{consumer.name} gets what {broker.holder} has")
         broker.holder, broker.sign_ms = consumer.name, self.now
         if waits:
+            keeps = consumer.keeps
             consumer.forget()
             consumer.has_it, consumer.confused, consumer.position = True, False, reply.offset
+            consumer.held = consumer.keeps = keeps
 
     @staticmethod
     def let_go(broker: Broker, consumer: Consumer) -> None:

@@ -55,6 +55,7 @@ MUTATIONS: dict[str, tuple[Any, str, Callable[..., object]]] = {
     "leases never end": (rules, "is_expired", lambda until, now: False),
     "leases end at once": (rules, "is_expired", lambda until, now: now > until - 25_000),
     "anybody may pull and confirm": (rules, "holder_code", nobody_is_refused),
+    "what came before a registration is confirmed": (rules, "may_confirm", lambda delivered, term: True),
     "every pull confirms": (rules, "pull_confirms", lambda last, manual: True),
     "pulls ahead confirm, too": (rules, "pull_confirms", lambda last, manual: last),
     "no pull rewinds": (rules, "pull_rewinds", lambda last, manual: False),
