@@ -175,6 +175,15 @@ class IoThread:
         future = self.start_elsewhere(coroutine)
         return self.result(future)
 
+    def call_interruptibly(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """``call``, and who is interrupted while he waits leaves nothing behind: it is cancelled."""
+        future = self.start_elsewhere(coroutine)
+        try:
+            return self.result(future)
+        except BaseException:
+            future.cancel()
+            raise
+
     @staticmethod
     def result(future: Future[T]) -> T:
         """The result of ``start``; ClientClosed if the client was closed meanwhile."""

@@ -75,8 +75,8 @@ class _Shell:
         return self._io
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """``_called`` where the core that made it is."""
-        return _called(self.io, coroutine)
+        """Run it where the core that made it is, and wait for it."""
+        return self.io.call_interruptibly(coroutine)
 
     def close(self) -> None:
         if self._io is not None and self._process == os.getpid():
@@ -134,7 +134,7 @@ class KvMap:
         # IO thread or behind ``close``, or be in a forked child, which has no such thread.
         pages = self._items.pages(prefix, after, limit, timeout)
         io = self._shell.io
-        while (page := _called(io, _next(pages))) is not None:
+        while (page := io.call_interruptibly(_next(pages))) is not None:
             yield from page
 
     def count(self, prefix: KvName = "", timeout: float | None = None) -> int:
@@ -326,7 +326,7 @@ class KvLock:
     def acquire(self) -> int:
         """Have it; its code. KvLockTaken after ``wait`` seconds."""
         try:
-            return _called(self._io, self._lock.acquire())
+            return self._io.call_interruptibly(self._lock.acquire())
         except Exception:
             raise
         except BaseException:  # Ctrl-C, perhaps when it had just come: nobody knows that it is had
@@ -336,7 +336,7 @@ class KvLock:
 
     def release(self) -> None:
         """Give it back. KvLockLost if it was not ours any more."""
-        _called(self._io, self._lock.release())
+        self._io.call_interruptibly(self._lock.release())
 
     def __enter__(self) -> KvLock:
         self.acquire()
@@ -346,20 +346,10 @@ class KvLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            _called(self._io, self._lock.__aexit__(kind, error, trace))
+            self._io.call_interruptibly(self._lock.__aexit__(kind, error, trace))
         except ClientClosed:
             if error is None:
                 raise  # else what has happened first is told
-
-
-def _called(io: IoThread, coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run it there and wait for it; whoever is interrupted leaves nothing behind."""
-    future = io.start_elsewhere(coroutine)
-    try:
-        return io.result(future)
-    except BaseException:
-        future.cancel()
-        raise
 
 
 async def _next(pages: Any) -> list[NamedEntry] | None:

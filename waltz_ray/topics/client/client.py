@@ -134,15 +134,9 @@ class TopicClient:
         return self._call(made())
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it on the IO thread and wait for it; whoever is interrupted leaves nothing behind."""
-        io = self._io
-        assert io is not None, "it has been started"
-        future = io.start_elsewhere(coroutine)
-        try:
-            return io.result(future)
-        except BaseException:
-            future.cancel()
-            raise
+        """Run it on the IO thread and wait for it."""
+        assert self._io is not None, "it has been started"
+        return self._io.call_interruptibly(coroutine)
 
 
 Caller = Callable[[Coroutine[Any, Any, Any]], Any]
