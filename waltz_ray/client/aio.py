@@ -18,6 +18,7 @@ from waltz_ray.client.application import Callbacks, SubmitResult, TransactionCon
 from waltz_ray.client.bounds import Partitions
 from waltz_ray.client.codecs import Codec
 from waltz_ray.client.directory import Directory, Whereabouts
+from waltz_ray.client.ending import Ending
 from waltz_ray.client.engine import Engine, FeedKind, settle
 from waltz_ray.client.feeds import Origin
 from waltz_ray.client.keys import Lock
@@ -81,7 +82,7 @@ class AsyncWaltzClient(AsyncReads):
         self._codec = codec
         self._starting = asyncio.Lock()
         self._started: Engine | None = None
-        self._closing: asyncio.Task[None] | None = None
+        self._ending: Ending | None = None
         self._ready = asyncio.Event()  # set for a moment whenever a partition's state has changed
 
     # ---- life
@@ -126,11 +127,11 @@ class AsyncWaltzClient(AsyncReads):
     async def close(self) -> None:
         """Let go of everything; what has no fate yet fails with ClientClosed, whether or not it is in the log."""
         async with self._starting:  # not in the middle of it
-            if self._closing is None:
+            if self._ending is None:
                 if self._started is None or not self._started.begin_to_close():
                     return
-                self._closing = asyncio.get_running_loop().create_task(self._close())
-        await asyncio.shield(self._closing)
+                self._ending = Ending(self._close)
+        await self._ending.come()
 
     async def __aenter__(self) -> AsyncWaltzClient:
         await self.start()
