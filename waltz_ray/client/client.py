@@ -11,7 +11,6 @@ import concurrent.futures
 import queue
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import datetime
@@ -36,7 +35,7 @@ from waltz_ray.client.directory import Directory, Whereabouts
 from waltz_ray.client.engine import Engine, FeedKind, settle
 from waltz_ray.client.feeds import Origin, transactions_of
 from waltz_ray.client.followers import Follower
-from waltz_ray.client.forks import in_forked_child
+from waltz_ray.client.forks import left_to_parent
 from waltz_ray.client.futures import ContextFuture, LightFuture
 from waltz_ray.client.keys import Key, Lock, partition_for
 from waltz_ray.client.outbox import Outbox
@@ -103,7 +102,7 @@ class WaltzClient:
         except BaseException:
             self._end_threads()
             raise
-        _clients.add(self)
+        left_to_parent(self._engine)
         self._engine.mount_all()
 
     # ---- appending
@@ -507,9 +506,6 @@ class WaltzClient:
             yield from transactions_of(batch, first_id - 1, self._engine.origin)
             first_id = batch.end_id
 
-    def _leave_to_parent(self) -> None:
-        self._engine.leave_to_parent()
-
     def _end_threads(self) -> None:
         try:
             self._threads.stop(self._engine.shut_down())
@@ -523,14 +519,3 @@ def _arrived(address: Address) -> WaltzClient:
     client = WaltzClient.__new__(WaltzClient)
     client.__dict__.update(_address=address, _has_callbacks=False, _connecting=threading.RLock())
     return client
-
-
-_clients: weakref.WeakSet[WaltzClient] = weakref.WeakSet()
-
-
-def _leave_all_to_parent() -> None:
-    for client in list(_clients):
-        client._leave_to_parent()
-
-
-in_forked_child(_leave_all_to_parent)

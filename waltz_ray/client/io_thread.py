@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from waltz_ray.client.forks import in_forked_child
+from waltz_ray.client.forks import in_forked_child, left_to_parent
 from waltz_ray.client.waits import result_of
 from waltz_ray.errors import ClientClosed, InvalidInput
 
@@ -91,11 +90,8 @@ class _Shared:
         """In a forked child: the thread was not copied, and whoever held the lock neither."""
         self._lock = threading.Lock()
         self.running = None
-        for part in list(_parts):
-            part.leave_to_parent()
 
 
-_parts: weakref.WeakSet[IoThread] = weakref.WeakSet()
 _shared = _Shared()
 in_forked_child(_shared.forget)
 
@@ -116,7 +112,7 @@ class IoThread:
         self._lock = threading.RLock()  # a garbage collection while it is held may ``post``: followers do
         self._tasks: set[asyncio.Task[Any]] = set()  # what ``start`` has begun; IO thread only
         self._stopped = self._left_to_parent = False
-        _parts.add(self)
+        left_to_parent(self)
 
     @property
     def is_current(self) -> bool:
