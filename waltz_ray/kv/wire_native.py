@@ -72,18 +72,15 @@ def _read_secondary_has(payload: bytes) -> SecondaryHas:
     return found
 
 
-def _read_token(payload: bytes) -> ShowKvToken:
+def _read_text(payload: bytes) -> str:
     reader = PayloadReader(payload)
-    token = reader.short_string().decode("utf-8", "surrogateescape")  # one that is no text is nobody's
+    text = reader.short_string().decode("utf-8", "surrogateescape")  # what is no text is nobody's token, or space
     reader.end()
-    return ShowKvToken(token)
+    return text
 
 
-def _read_space(payload: bytes) -> SpaceMeant:
-    reader = PayloadReader(payload)
-    identity = reader.short_string().decode("utf-8", "surrogateescape")  # one that is no text is nobody's
-    reader.end()
-    return SpaceMeant(identity)
+def _text(text: str) -> bytes:
+    return _name(text.encode("utf-8", "surrogateescape"))
 
 
 def _read_put(payload: bytes) -> Put:
@@ -187,8 +184,8 @@ def _lock_head(command: LockNative | UnlockNative | Renew) -> bytes:
 
 COMMAND_READERS: Final[dict[int, Callable[[bytes], Any]]] = {
     Opcode.APPLIED: _read_secondary_has,
-    Opcode.SHOW_TOKEN: _read_token,
-    Opcode.SPACE: _read_space,
+    Opcode.SHOW_TOKEN: lambda payload: ShowKvToken(_read_text(payload)),
+    Opcode.SPACE: lambda payload: SpaceMeant(_read_text(payload)),
     Opcode.PUT: _read_put,
     Opcode.GET_MANY: _read_get_many,
     Opcode.SCAN: _read_scan,
@@ -205,11 +202,11 @@ COMMAND_WRITERS: Final[dict[type[Any], Callable[[Any], tuple[int, bytes]]]] = {
     ),
     ShowKvToken: lambda command: (
         Opcode.SHOW_TOKEN,
-        _name(command.token.encode("utf-8", "surrogateescape")),
+        _text(command.token),
     ),
     SpaceMeant: lambda command: (
         Opcode.SPACE,
-        _name(command.identity.encode("utf-8", "surrogateescape")),
+        _text(command.identity),
     ),
     Put: _write_put,
     GetMany: _write_get_many,
