@@ -36,8 +36,6 @@ _MOST_GROUPS = 4096  # of one partition
 _MOST_CONSUMERS = 64  # whose connections are remembered: one has the partition, others try to get it
 
 Replied = Callable[[t.DeliveryReply], None]
-MakeProgress = Callable[[int, int, int, int], t.ProgressAsked]
-"""Of its token, the log's end, what the consumer has behind what it has read (in bytes), and the lease."""
 
 
 class _HeldPull(NamedTuple):
@@ -128,16 +126,17 @@ class GroupDelivery:
             timer = loop.call_at(until_s, self._let_go_of, reply.token)
             self._held[reply.token] = _HeldPull(status.consumer, reply, timer)
 
-    def report(self, consumer: str, make: MakeProgress, offset: int, told: Replied, connection: int) -> None:
-        """A request about what a consumer has read by itself, up to ``offset``. What it has read is known here a moment
-        later, perhaps; nobody waits for what somebody claims who does not have the partition. He may have registered
-        again by then, so it is of the lease that there is now."""
-        term = self.machine.status().term
+    def report(self, said: t.ProgressAsked, told: Replied, connection: int) -> None:
+        """What a consumer says of what it has read by itself; what only this actor knows is still to be filled in. What
+        it has read is known here a moment later, perhaps; nobody waits for what somebody claims who does not have the
+        partition. He may have registered again by then, so it is of the lease that there is now."""
+        consumer, offset, term = said.consumer, said.offset, self.machine.status().term
 
         def ask() -> None:
             end, at = self._partition.end, max(offset, self.machine.status().confirmed, 0)
             lag_bytes = int(max(0, end - at) * self._partition.fold.tail.record_bytes)
-            self.ask(lambda token: make(token, end, lag_bytes, term), told, connection)
+            known = replace(said, end=end, lag_bytes=lag_bytes, term=term)
+            self.ask(lambda token: replace(known, token=token), told, connection)
 
         def behind(renewed: t.DeliveryReply) -> None:
             text = "what was read is not known here yet: say it again"

@@ -229,12 +229,8 @@ class SlotConsumers:
             answer(ProgressResponseB2C(False, delivery.code, delivery.text))
             return
         offset, read_bytes = max(t.NO_OFFSET, request.offset), max(0, request.read_bytes)
-        consumer, filtered = request.client_id, bool(request.filtered)
-
-        def asked(token: int, end: int, lag_bytes: int, term: int) -> t.ProgressAsked:
-            return t.ProgressAsked(token, consumer, offset, read_bytes, filtered, end, lag_bytes, term)
-
-        delivery.report(consumer, asked, offset, told, connection)
+        said = t.ProgressAsked(0, request.client_id, offset, read_bytes, bool(request.filtered), 0, 0, 0)
+        delivery.report(said, told, connection)
 
     def _withdrawn(self, delivery: GroupDelivery, consumer: str) -> Refusal | None:
         """Why who has registered may not go on: rules hold from the next request on. What was consumed is confirmed
