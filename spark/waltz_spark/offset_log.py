@@ -118,9 +118,7 @@ def position_of(directory: Path) -> StreamPosition:
     path = directory / "metadata"
     if not path.is_file():
         raise ForeignStorage(f"{directory} is not the checkpoint of a stream: it has no file metadata")
-    fields = _decoded(path)
-    if fields.get("format") != _FORMAT:
-        raise ForeignStorage(f"{path} is not of a stream's checkpoint; name another directory")
+    fields = _own(path)
     committed = max(_numbers(directory / "commits"), default=-1)
     ends = fields["start"] if committed < 0 else _decoded(directory / "offsets" / str(committed))["ends"]
     found = {int(partition): int(end) for partition, end in ends.items()}
@@ -173,9 +171,7 @@ class OffsetLog:
             stream_id = self._new_stream_id()
             fields = {"format": _FORMAT, "stream_id": stream_id, **of._asdict(), "start": _keyed(start(stream_id))}
             self._files.write_whole(path, _encoded(fields))
-        fields = _decoded(path)
-        if fields.get("format") != _FORMAT:
-            raise ForeignStorage(f"{path} is not of a stream's checkpoint; name another directory")
+        fields = _own(path)
         for name, wanted in of._asdict().items():
             found = tuple(fields[name]) if isinstance(fields[name], list) else fields[name]
             if found != wanted:
@@ -190,10 +186,7 @@ class OffsetLog:
         path = self._directory / "stream"
         if not path.exists():
             self._files.write_whole(path, _encoded({"format": _FORMAT, "stream_id": str(uuid.uuid4())}))
-        fields = _decoded(path)
-        if fields.get("format") != _FORMAT:
-            raise ForeignStorage(f"{path} is not of a stream's checkpoint; name another directory")
-        return str(fields["stream_id"])
+        return str(_own(path)["stream_id"])
 
     def _load(self, of: StreamOf) -> None:
         offsets, commits = _numbers(self._offsets), _numbers(self._commits)
@@ -287,6 +280,14 @@ def _checksum(fields: Mapping[str, Any]) -> int:
 def _encoded(fields: dict[str, Any]) -> bytes:
     fields = {"version": _VERSION, **fields}
     return json.dumps({**fields, "crc32": _checksum(fields)}, indent=1).encode() + b"\n"
+
+
+def _own(path: Path) -> dict[str, Any]:
+    """The fields of a file that says of itself that it is of a stream's checkpoint. ForeignStorage: it does not."""
+    fields = _decoded(path)
+    if fields.get("format") != _FORMAT:
+        raise ForeignStorage(f"{path} is not of a stream's checkpoint; name another directory")
+    return fields
 
 
 def _decoded(path: Path) -> dict[str, Any]:
