@@ -14,13 +14,7 @@ What keeps two consumers of a group from one partition:
 from __future__ import annotations
 
 from waltz_ray.topics.groups import rules
-from waltz_ray.topics.groups.checks import (
-    client_id_wrong,
-    names_wrong,
-    offsets_wrong,
-    places_wrong,
-    terms_wrong,
-)
+from waltz_ray.topics.groups.checks import client_id_wrong, names_wrong, offsets_wrong, places_wrong, terms_wrong
 from waltz_ray.topics.groups.effects import (
     ConsumerAnswer,
     Freeing,
