@@ -12,8 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from waltz_ray.cli.chatter import chatter_to
-from waltz_ray.cli.long_command import BarScreen, check_writable, losses_told, write_json
+from waltz_ray.cli.long_command import at_work, check_writable, write_json
 
 __all__ = ["register"]
 
@@ -41,15 +40,8 @@ def demo(
     ok = False
     begin = time.monotonic()
     console = Console(stderr=json_file == "-")
-    # Now: Ray ends this process without a word where its head has been killed, and waltz down --dir has to be told.
-    console.print(f"Everything goes into {place}", highlight=False, soft_wrap=True)
     try:
-        log = place / "demo.log"
-        with (
-            losses_told(log),
-            chatter_to(log, console) as terminal,
-            BarScreen(terminal, "flights committed", flights) as screen,
-        ):
+        with at_work(place, "demo", "flights committed", flights, console) as screen:
             result = run_demo(place, flights, screen)
         ok = result.ok
         result.seconds["altogether"] = time.monotonic() - begin

@@ -13,9 +13,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from waltz_ray.cli.chatter import chatter_to
 from waltz_ray.errors import InvalidInput, WaltzError
 
-__all__ = ["BarScreen", "check_writable", "losses_told", "write_json"]
+__all__ = ["BarScreen", "at_work", "check_writable", "write_json"]
 
 
 def check_writable(json_file: str) -> None:
@@ -33,7 +34,18 @@ def check_writable(json_file: str) -> None:
 
 
 @contextmanager
-def losses_told(log: Path) -> Iterator[None]:
+def at_work(place: Path, name: str, what: str, total: int, console: Console) -> Iterator[BarScreen]:
+    """The screen of a command that works in ``place``, where its log gets all that Ray and Spark have to say, too.
+    ``what``: of which there are ``total``. WaltzError where one of their processes was lost."""
+    # Now: Ray ends this process without a word where its head has been killed, and waltz down --dir has to be told.
+    console.print(f"Everything goes into {place}", highlight=False, soft_wrap=True)
+    log = place / f"{name}.log"
+    with _losses_told(log), chatter_to(log, console) as terminal, BarScreen(terminal, what, total) as screen:
+        yield screen
+
+
+@contextmanager
+def _losses_told(log: Path) -> Iterator[None]:
     """WaltzError, which names ``log``, for what Ray and Spark raise where a process of theirs was killed or ran out of
     memory: everybody's, and no fault of the command's."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # seconds, which other commands need not wait for

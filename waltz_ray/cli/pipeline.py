@@ -14,9 +14,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from waltz_ray.cli.chatter import chatter_to
 from waltz_ray.cli.common import ClusterOption, find
-from waltz_ray.cli.long_command import BarScreen, check_writable, losses_told, write_json
+from waltz_ray.cli.long_command import at_work, check_writable, write_json
 
 __all__ = ["register"]
 
@@ -57,17 +56,10 @@ def pipeline(
     place = Path(os.path.realpath(directory or tempfile.mkdtemp(prefix="waltz-pipeline-")))
     place.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=json_file == "-")
-    # Now: Ray ends this process without a word where its head has been killed, and waltz down --dir has to be told.
-    console.print(f"Everything goes into {place}", highlight=False, soft_wrap=True)
     begin = time.monotonic()
     ok = False
     try:
-        log = place / "pipeline.log"
-        with (
-            losses_told(log),
-            chatter_to(log, console) as terminal,
-            BarScreen(terminal, "records committed", records) as screen,
-        ):
+        with at_work(place, "pipeline", "records committed", records, console) as screen:
             result = run_pipeline(
                 place, records, screen, running, "" if cluster else address, file_format.value, record_bytes
             )
