@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from examples.orders import Clerk, Ledger, Shop, _arguments_of_command, shares_of, stored, table, wrong
+from tests.examples.refused import refused
 from tests.topics.client.world import FAST, TopicWorld, topic_world
 from waltz_ray.topics import TopicClient
 
@@ -52,10 +53,7 @@ def test_every_order_is_some_shops() -> None:
 @pytest.mark.parametrize("given", ["--orders 0", "--pause -1", "--pause nan", "--kill --cluster x"])
 def test_options_that_sell_nothing(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing sent, stored and consumed would be "the same"."""
-    monkeypatch.setattr("sys.argv", ["orders.py", *given.split()])
-    with pytest.raises(SystemExit) as ended:
-        _arguments_of_command()
-    assert ended.value.code == 2
+    refused(_arguments_of_command, given, monkeypatch)
 
 
 def test_the_comparison_has_teeth() -> None:

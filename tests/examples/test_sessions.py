@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from examples.sessions import Report, Worker, _arguments_of_command, told, wrong
+from tests.examples.refused import refused
 from tests.kv.fake_cluster import FakeKvCluster
 from waltz_ray.client.codecs import JsonCodec
 from waltz_ray.kv import KvClient, KvClientConfig
@@ -48,7 +49,4 @@ def test_workers_share_sessions_through_trouble() -> None:
 @pytest.mark.parametrize("given", ["--workers 0", "--seconds 0", "--seconds nan", "--kill --cluster x"])
 def test_options_with_which_nobody_works(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every session of nobody would be there."""
-    monkeypatch.setattr("sys.argv", ["sessions.py", *given.split()])
-    with pytest.raises(SystemExit) as ended:
-        _arguments_of_command()
-    assert ended.value.code == 2
+    refused(_arguments_of_command, given, monkeypatch)

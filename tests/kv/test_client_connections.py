@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.kv.cancelling import cancelled_after
 from tests.kv.fake_cluster import FakeKvCluster, FakePlace
 from waltz_ray import compat
 from waltz_ray.errors import ClientClosed, KvNotReady, SpaceGone, ZooKeeperUnreachable
@@ -330,12 +331,7 @@ def test_who_is_cancelled_while_it_is_closed_leaves_nothing_behind(turns: int) -
         client, before = AsyncKvClient(place), asyncio.all_tasks()
         await client.start()
         await client.set("ann", 1)
-        closing = asyncio.create_task(client.close())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        closing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await closing
+        await cancelled_after(turns, client.close())
         await client.close()
         assert place.closed.is_set()
         assert asyncio.all_tasks() == before

@@ -17,6 +17,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from tests.kv.cancelling import cancelled_after
 from tests.kv.conftest import LogPlace
 from tests.kv.fake_cluster import FakeKvCluster
 from tests.net.test_tls import made
@@ -308,12 +309,7 @@ def test_a_lock_whose_release_is_cancelled_is_given_back_all_the_same(turns: int
         async with AsyncKvClient(cluster.place()) as items:
             lock = items.lock("leader", lease=86400)
             await lock.acquire()
-            releasing = asyncio.create_task(lock.release())
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            releasing.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await releasing
+            await cancelled_after(turns, lock.release())
             async with items.lock("leader", wait=5) as again:
                 assert again.code
 
