@@ -14,6 +14,7 @@ from tests.client.test_aio import run, until
 from waltz_ray.client import AsyncWaltzClient, WaltzClient, mount_stream
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig
+from waltz_ray.net.outgoing import Outlet
 
 _ids = itertools.count(1)
 
@@ -61,6 +62,29 @@ def test_what_they_send_in_one_turn_leaves_together(server: FakeServer) -> None:
             assert the_connection(server).pieces - before <= 3  # twenty, if each were sent by itself
 
     run(test)
+
+
+def test_many_for_one_partition_leave_in_groups(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that server and replicas have something to do while the rest is made (docs/performance.md)."""
+    monkeypatch.setattr(mount_stream, "_APPENDS_AT_ONCE", 5)
+    written: list[int] = []
+    flush = Outlet.flush
+
+    def counted(outlet: Outlet) -> None:
+        if outlet.held:
+            written.append(len(outlet.held))
+        flush(outlet)
+
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            clients = await started(stack, server, 12)
+            monkeypatch.setattr(Outlet, "flush", counted)
+            ids = await asyncio.gather(*[client.append(0, b"%d" % n) for n, client in enumerate(clients)])
+            monkeypatch.undo()
+            assert [server.logs[0].data()[i] for i in ids] == [b"%d" % n for n in range(12)]
+
+    run(test)
+    assert written == [5, 5, 2]
 
 
 def test_frames_of_every_size_keep_their_order(server: FakeServer) -> None:

@@ -382,7 +382,7 @@ class PartitionShell:
     def _send_appends(self, effect: SendAppends[Sending]) -> None:
         assert self._stream is not None
         address = self._mounter.client_id, effect.generation, self._number
-        self._stream.send_parts(effect.batch.encode(address, effect.first_sequence))
+        self._stream.send_appends(self._number, effect.batch.encode(address, effect.first_sequence))
 
     # ---- timers
 

@@ -39,6 +39,7 @@ from waltz_ray.wire.primitives import BytesLike
 __all__ = ["MountStream", "MountStreams", "Mountable"]
 
 _GATHERED_BYTES = 16 * 1024  # larger frames are worth a write of their own
+_APPENDS_AT_ONCE = 32  # of one partition: the server begins with them while this process makes the next ones
 _MOST_SHARE = 200  # clients of one connection: fewer than a server takes
 
 
@@ -101,6 +102,11 @@ class MountStream:
         """Send the payload that ``parts`` make together, as ``send`` does."""
         self._connection.send_for_one([*self._head, *parts] if self._head else parts)
 
+    def send_appends(self, partition_id: int, parts: list[BytesLike]) -> None:
+        """As ``send_parts``, of a batch of appends to this partition."""
+        self.send_parts(parts)
+        self._connection.appends_sent(partition_id)
+
     def send_later(self, partition: Mountable) -> None:
         """Call ``partition.send_due`` when all messages that came together have been handled.
 
@@ -158,6 +164,7 @@ class _MountConnection(ClientStream):
         self._streams: dict[int, MountStream] = {}
         self._next_channel = 0
         self._gathers = False
+        self._gathered: dict[int, int] = {}  # batches of appends that are held back, by partition
 
     @property
     def expects(self) -> bool:
@@ -187,8 +194,20 @@ class _MountConnection(ClientStream):
             self._loop.call_soon(self._let_go)
         self.send_bytes(encode_frame(MAGIC_CLIENT, BATCH_VERSION, *parts))
 
+    def appends_sent(self, partition_id: int) -> None:
+        """So many for one partition are a turn of the server and a sync: they do not wait for those that follow.
+
+        Clients, server and replicas otherwise take turns, and each waits for the others.
+        """
+        if self._gathers:
+            gathered = self._gathered[partition_id] = self._gathered.get(partition_id, 0) + 1
+            if gathered == _APPENDS_AT_ONCE:
+                self._gathered.clear()
+                self.send_held()
+
     def _let_go(self) -> None:
         self._gathers = False
+        self._gathered.clear()
         self._outgoing.depth -= 1
         if not self._outgoing.depth:
             self._outgoing.flush()

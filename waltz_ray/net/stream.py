@@ -144,6 +144,11 @@ class Stream(Opening, Generic[F]):
         if self._outlet is not None and not self.ended:
             self._outlet.write(frame)
 
+    def send_held(self) -> None:
+        """Send now what is held (``outgoing``)."""
+        if self._outlet is not None and not self.ended:
+            self._outlet.flush()
+
     def send_pieces(self, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
         """Send one whole frame that is too large to be joined, at once."""
         if self._outlet is not None and self._transport is not None and not self._transport.is_closing():
