@@ -33,6 +33,7 @@ __all__ = [
     "offsets_are_taken_by_older_owners",
     "older_tables_take_slots",
     "owners_are_not_folded",
+    "owners_are_told_one_by_one",
     "partitions_are_granted_before_they_are_free",
     "partitions_are_left_while_they_are_taken",
     "refused_appends_go_to_the_end",
@@ -64,6 +65,11 @@ def older_tables_take_slots(patch: Patch) -> None:
 def owners_are_not_folded(patch: Patch) -> None:
     """Nobody sees in the log who has a slot."""
     break_rule(patch, partition_fold, "ownership_in", lambda batch: iter(()))
+
+
+def owners_are_told_one_by_one(patch: Patch) -> None:
+    """Who hears of two owners at once acts on the first one, with the mark of both."""
+    break_rule(patch, partition_fold, "news_in", lambda claims: claims)
 
 
 def partitions_are_left_while_they_are_taken(patch: Patch) -> None:

@@ -99,7 +99,7 @@ class AsyncWaltzClient(AsyncReads):
             self._found = await opened(self._address.find, lambda found: found[0].close())
             try:
                 await self._start(*self._found)
-            except BaseException:
+            except (Exception, asyncio.CancelledError):
                 await asyncio.to_thread(self._directory.close)
                 self._found = None
                 raise
@@ -118,7 +118,7 @@ class AsyncWaltzClient(AsyncReads):
 
         try:
             self._stop_watching = await asyncio.to_thread(directory.watch, located)
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             engine.begin_to_close()
             await self._end()
             raise
@@ -347,7 +347,7 @@ async def started(client: AsyncWaltzClient) -> AsyncWaltzClient:
     """The same, begun on the loop that runs now; if that fails its directory is closed, for nobody else would do it."""
     try:
         await client.start()
-    except BaseException:
+    except (Exception, asyncio.CancelledError):
         await asyncio.to_thread(client._directory.close)
         raise
     return client

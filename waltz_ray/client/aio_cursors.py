@@ -278,7 +278,7 @@ async def open_async_cursor(
         cursor = AsyncCursor(reader, book, held, call)
         await cursor.begin(held.record.positions)
         return cursor
-    except BaseException:
+    except (Exception, asyncio.CancelledError):
         await asyncio.shield(asyncio.to_thread(held.release))
         raise
 

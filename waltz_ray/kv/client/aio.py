@@ -60,7 +60,7 @@ class AsyncKvClient(AsyncKvMap):
             shown = self._credentials
             if shown is None:
                 shown = await asyncio.to_thread(self._shown, directory)
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             await asyncio.to_thread(directory.close)
             raise
         connections = await connections_of(directory, self.config.max_frame_bytes, shown)

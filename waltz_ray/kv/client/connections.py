@@ -266,7 +266,7 @@ async def connections_of(directory: KvDirectory, max_frame_bytes: int, shown: Pr
         if not those.owns(directory):
             await asyncio.to_thread(directory.close)
         await those.start()
-    except BaseException:
+    except (Exception, asyncio.CancelledError):
         await those.leave()
         raise
     return those

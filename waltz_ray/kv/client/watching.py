@@ -377,7 +377,7 @@ class AsyncKvWatch:
     async def __aenter__(self) -> AsyncKvWatch:
         try:
             await self.begin()
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             await self.stop()
             raise
         return self

@@ -47,7 +47,7 @@ class AsyncTopicClient:
                 try:
                     self._running = _Running(self._place, directory, self.config)
                     await self._running.watch()
-                except BaseException:
+                except (Exception, asyncio.CancelledError):
                     self._running = None
                     await asyncio.to_thread(directory.close)
                     raise

@@ -338,7 +338,7 @@ class AsyncTopicConsumer:
             self._hold(fresh)  # or the next report to the master would say that we do not have it
             try:
                 await fresh.take(offset)
-            except BaseException:
+            except (Exception, asyncio.CancelledError):
                 await fresh.stop()
                 raise
             self._apply_pauses()

@@ -50,8 +50,17 @@ def claim_of(record: SlotOwn | SlotRelease) -> SlotClaim:
     return SlotClaim(record.actor, record.incarnation, record.epoch, isinstance(record, SlotRelease))
 
 
+def news_in(claims: Sequence[SlotClaim]) -> Sequence[SlotClaim]:
+    """What is told of one step of a fold: the last of its claims.
+
+    What is decided on it is appended with the mark of the whole step, so nobody may act on a claim that another one
+    follows there (``protocol.ownership_types.OwnersFolded``).
+    """
+    return claims[-1:]
+
+
 class PartitionFold:
-    """``folded(claims)`` is called after each piece, with what its records say of the owner, in their order; ``ended``
+    """``folded(claims)`` is called after each piece, with what its records say now of the owner, if they do; ``ended``
     when nothing more will come. In one event loop."""
 
     def __init__(
@@ -174,7 +183,7 @@ class PartitionFold:
         for transaction_id, record in ownership_in(batch):
             claims.append(claim_of(record))
             self.records_since, self.bytes_since = batch.last_id - transaction_id, 0
-        self._folded(claims)
+        self._folded(news_in(claims))
         self._call_those_who_wait()
 
     def _call_those_who_wait(self) -> None:
