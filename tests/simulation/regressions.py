@@ -19,8 +19,8 @@ REGRESSIONS: dict[int, str] = {
     0x1903A: "a leader that was told of its lost session after it had been elected again never led again",
     0x2000007E: "a connection that could not be had, and that nobody waited for any more, was logged as a bug",
     0x2000019: "a checker knew nothing of a record that was committed by a session's beginning and dropped by nobody",
-    0x21073008: "an actor that heard of three owners of a slot at once acted on the first one, itself, with the mark of "
-    "all: the log took its release of what another one had",
+    0x21073008: "an actor that heard of three owners of a slot at once acted on the first one, itself, with the mark "
+    "of all: the log took its release of what another one had",
     0x3005101F: "what a native consumer had read before its group was set back, said late over a connection it had "
     "given up, was confirmed when it had registered again: what comes again was passed over",
 }
