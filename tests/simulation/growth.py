@@ -79,8 +79,9 @@ class Growth:
         return not self.store.table().making
 
     def files_removed(self) -> bool:
-        """No replica has anything of a deleted space."""
-        return all(replica.removed(p) for replica in self.world.replicas for p in self.gone)
+        """No replica of the cluster has anything of a deleted space."""
+        replicas = [replica for replica in self.world.replicas if not replica.retired]
+        return all(replica.removed(p) for replica in replicas for p in self.gone)
 
     def state(self) -> str:
         """For who waits in vain."""
