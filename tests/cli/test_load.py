@@ -186,6 +186,35 @@ def test_parquet_values_lose_nothing(tmp_path: Path) -> None:
     assert [row.key for row in loaded(path, "id")] == [str((1 << 64) - 1), ""]
 
 
+def test_parquet_views_and_extension_types_are_what_they_are_of(tmp_path: Path) -> None:
+    at = datetime.datetime(2013, 1, 1, 10)
+    opaque, uuid = (
+        pa.ExtensionArray.from_storage(kind, pa.array([b"\xff" * 16], storage))
+        for kind, storage in ((pa.opaque(pa.binary(), "a", "b"), pa.binary()), (pa.uuid(), pa.binary(16)))
+    )
+    path = parquet(
+        tmp_path / "a.parquet",
+        {
+            "id": [1],
+            "raw": pa.array([b"\xff\x00"], pa.binary_view()),
+            "list": pa.array([[at]], pa.list_view(pa.timestamp("us", "Europe/Berlin"))),
+            "large": pa.array([[at]], pa.large_list_view(pa.timestamp("ns"))),
+            "opaque": opaque,
+            "uuid": uuid,
+        },
+    )
+    assert [json.loads(data) for data in datas(path, "id")] == [
+        {
+            "id": 1,
+            "raw": "/wA=",
+            "list": ["2013-01-01T10:00:00Z"],
+            "large": ["2013-01-01T10:00:00"],
+            "opaque": "/////////////////////w==",
+            "uuid": "ffffffff-ffff-ffff-ffff-ffffffffffff",
+        }
+    ]
+
+
 def test_parquet_constants_need_a_rule(tmp_path: Path) -> None:
     path = parquet(tmp_path / "a.parquet", {"id": [1, 2], "x": [1.5, float("nan")], "y": [[], [float("inf")]]})
     with pytest.raises(InvalidInput, match="row 2: 'x' is NaN"):

@@ -27,6 +27,8 @@ __all__ = ["ParquetRows"]
 _BATCH_ROWS = 4096
 _UNITS_PER_S = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 _EPOCH = datetime(1970, 1, 1)
+_PLAIN_EXTENSIONS = ("arrow.uuid", "arrow.json", "arrow.bool8")
+"""Types of Arrow's whose Python values say more than what they are stored as."""
 
 Render = Callable[[Any], Any]
 """A value that is not None as one that JSON has."""
@@ -99,6 +101,8 @@ def _finite(value: Any, rule: NanRule, where: str) -> Any:
 
 def _storage(kind: Any) -> Any:
     """The type to read a column as: times as their whole numbers, which have no limits but their own."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind if kind.extension_name in _PLAIN_EXTENSIONS else _storage(kind.storage_type)
     if pa.types.is_timestamp(kind) or pa.types.is_time64(kind) or pa.types.is_duration(kind):
         return pa.int64()
     if pa.types.is_time32(kind):
@@ -109,15 +113,17 @@ def _storage(kind: Any) -> Any:
         return pa.map_(_storage(kind.key_type), _storage(kind.item_type))
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(_storage(kind.value_type), kind.list_size)
-    if pa.types.is_large_list(kind):
+    if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
         return pa.large_list(_storage(kind.value_type))
-    if pa.types.is_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_list_view(kind):
         return pa.list_(_storage(kind.value_type))
     return kind
 
 
 def _renderer(kind: Any) -> Render | None:
     """None: the values are JSON's."""
+    if isinstance(kind, pa.BaseExtensionType) and kind.extension_name not in _PLAIN_EXTENSIONS:
+        return _renderer(kind.storage_type)
     for is_kind, render in _RENDERERS:
         if is_kind(kind):
             return render(kind)
@@ -181,6 +187,13 @@ def _dictionary(kind: Any) -> Render:
     return _optional(_renderer(kind.value_type))
 
 
+_LISTS: tuple[Callable[[Any], bool], ...] = (
+    pa.types.is_list,
+    pa.types.is_large_list,
+    pa.types.is_fixed_size_list,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
 _RENDERERS: tuple[tuple[Callable[[Any], bool], Callable[[Any], Render]], ...] = (
     (pa.types.is_timestamp, _timestamp),
     (pa.types.is_time, _time),
@@ -189,11 +202,12 @@ _RENDERERS: tuple[tuple[Callable[[Any], bool], Callable[[Any], Render]], ...] = 
     (pa.types.is_decimal, lambda kind: lambda value: format(value, "f") if isinstance(value, Decimal) else str(value)),
     (pa.types.is_binary, lambda kind: _base64),
     (pa.types.is_large_binary, lambda kind: _base64),
+    (pa.types.is_binary_view, lambda kind: _base64),
     (pa.types.is_fixed_size_binary, lambda kind: _base64),
     (pa.types.is_float16, lambda kind: float),
     (pa.types.is_struct, _struct),
     (pa.types.is_map, _map),
-    (lambda kind: pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind), _list),
+    (lambda kind: any(is_list(kind) for is_list in _LISTS), _list),
     (pa.types.is_dictionary, _dictionary),
 )
 
