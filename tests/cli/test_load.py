@@ -534,10 +534,12 @@ def test_what_is_no_file_stays(tmp_path: Path, resume: bool) -> None:
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b'{"waltz_load": ', b'{"waltz_load": 1, "key": "i'], ids=repr)
-def test_what_is_left_of_a_load_that_had_not_begun_is_used(tmp_path: Path, torn: bytes) -> None:
+@pytest.mark.parametrize("resume", [True, False])
+def test_what_is_left_of_a_load_that_had_not_begun_is_used(tmp_path: Path, torn: bytes, resume: bool) -> None:
     path = tmp_path / "load"
     path.write_bytes(torn)
-    with open_cursor(path, False) as cursor:
+    with open_cursor(path, resume) as cursor:
+        cursor.check({"key": "id"})
         cursor.begin({"key": "id"}, [3], 4)
     with open_cursor(path, True) as cursor:
         assert (cursor.starts, cursor.clients) == ([3], [4])

@@ -73,6 +73,8 @@ class LoadCursor:
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """InvalidInput if the interrupted load was another one."""
+        if not self.settings:
+            return  # it was interrupted before it had said what it is, and has appended nothing
         for name, wanted in {"waltz_load": _VERSION, **settings}.items():
             if self.settings.get(name) != wanted:
                 raise InvalidInput(
