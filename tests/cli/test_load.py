@@ -467,6 +467,45 @@ def test_a_load_is_not_resumed_into_another_cluster(tmp_path: Path, monkeypatch:
     assert clients[2].supersede.called
 
 
+@pytest.mark.parametrize("when", ["before the first append", "between two appends"])
+@pytest.mark.parametrize("text", ["id\n1\n2\n3\n4", "id\n1\n", "id\n1\n7\n"], ids=["longer", "shorter", "replaced"])
+def test_a_file_that_changes_while_it_is_loaded_is_not_said_to_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, text: str
+) -> None:
+    path, log = write(tmp_path / "a.csv", "id\n1\n2\n"), FakeLog()
+    client = mock.MagicMock(partitions=1, cluster_key="k", client_id=7)
+    client.__enter__.return_value = client
+    client.server_high_water_mark.return_value = -1
+    client.hindrances.return_value = {}
+
+    def change() -> None:
+        write(tmp_path / "new", text).replace(path)
+
+    def connected(*where: str, space: str) -> mock.MagicMock:
+        if when == "before the first append":
+            change()
+        return client
+
+    def append(*arguments: Any, **options: Any) -> Future[int]:
+        if not log.waiting and not log.log:
+            change()
+        future = log.append(*arguments, **options)
+        log.deliver()
+        return future
+
+    client.append.side_effect = append
+    monkeypatch.setattr(load_run, "open_client", connected)
+    job = Job(str(path), None, Choices("id", "text", "error"), 0, "", False, True)
+    with pytest.raises((InvalidInput, AppendFailed), match=r"a\.csv has changed while it was read") as caught:
+        run_job(job, "", "", "", "")
+    if when == "before the first append":
+        assert not log.log
+        assert not Path(f"{path}.waltz-load").exists()
+    else:
+        assert [json.loads(data)["id"] for _, data in log.log] == ["1", "2"]
+        assert "2 of 2 rows are in the log" in str(caught.value)
+
+
 def test_the_file_of_a_load(tmp_path: Path) -> None:
     path, settings = tmp_path / "a.csv.waltz-load", {"key": "id", "bytes": 7, "cluster_key": "k1"}
     with pytest.raises(InvalidInput, match="there is nothing to resume"), open_cursor(path, True):

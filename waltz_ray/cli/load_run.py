@@ -57,8 +57,8 @@ def run_job(job: Job, directory: str, cluster: str, address: str, zookeeper: str
         _cursor_of(source, job.cursor, resume) as kept,
         LoadProgress(as_json) as shown,
     ):
-        size = source.path.stat().st_size
-        settings = {**asdict(choices), "header": header, "format": source.form, "bytes": size, "space": job.space}
+        settings = {**asdict(choices), "header": header, "format": source.form, "space": job.space}
+        settings["bytes"] = source.size_bytes
         if resume and kept is not None:
             kept.check(settings)
         reader = source.reader(choices)
@@ -103,6 +103,7 @@ class _Load:
             cursor.check_cluster(self.client.cluster_key)
             loaded = self._loaded(cursor) if cursor.clients else None
         self.before = loaded.count if loaded is not None else 0
+        self.source.check_unchanged()  # what was found good is what will be appended
         if cursor is not None:
             marks = [self.client.server_high_water_mark(partition) for partition in range(self.client.partitions)]
             cursor.begin(settings, [mark + 1 for mark in marks], self.client.client_id)
@@ -142,12 +143,15 @@ class _Load:
         with ctrl_c_between_steps() as check:
             for number, row in enumerate(self.reader.rows()):
                 check()
+                if number == self.rows:  # nobody has looked at this one
+                    break
                 hashed = key_hash(row.key)
                 partition_id = hashed % partitions
                 if loaded is None or (number, partition_id) not in loaded:
                     appender.put(partition_id, LockId(self.key, hashed), row.data)
                 self.shown.at(number)
         appender.finish()
+        self.source.check_unchanged()
 
     def _how_far(self, cursor: LoadCursor | None) -> str:
         more = f", up to {self.appender.open} more may be" if self.appender.open else ""

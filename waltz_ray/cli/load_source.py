@@ -29,6 +29,17 @@ class LoadSource:
         self.name = name
         self.path = path
         self.form = form
+        self._about = _about(path)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file, as it was found."""
+        return self._about[0]
+
+    def check_unchanged(self) -> None:
+        """InvalidInput if the file is not the one that was found: its rows are read more than once."""
+        if not self.path.is_file() or _about(self.path) != self._about:
+            raise InvalidInput(f"{self.path} has changed while it was read; load a copy that nobody writes to")
 
     def reader(self, choices: Choices) -> RowReader:
         """Of its format. InvalidInput if the first look shows that it cannot be loaded."""
@@ -44,6 +55,11 @@ class LoadSource:
         from waltz_ray.cli.load_parquet import ParquetRows
 
         return ParquetRows(self.path, choices)
+
+
+def _about(path: Path) -> tuple[int, int, int, int]:
+    about = path.stat()
+    return about.st_size, about.st_mtime_ns, about.st_ino, about.st_dev
 
 
 @contextmanager
