@@ -3,7 +3,8 @@
 Spark writes ``.batch=<n>.tmp``, which no reader of Parquet looks at; its files are synced, and one rename makes it
 visible. A replayed batch replaces what is there: a kill between rename and commit repeats the batch, whole, under its
 own name. ``_waltz_stream`` says which checkpoint fills the directory: another one would number its batches anew and
-replace them.
+replace them. So would an old copy of the same checkpoint, whose batches are of other transactions: where there are
+batches behind the one that is written first it is refused.
 """
 
 from __future__ import annotations
@@ -41,9 +42,13 @@ class ParquetSink:
             self._files.write_whole(owner, stream_id.encode())
         if owner.read_bytes() != stream_id.encode():
             raise ForeignStorage(f"{path} is filled by a stream with another checkpoint; name another directory")
+        self._began = False
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Write the batch; visible and durable when it returns."""
+        """Write the batch; visible and durable when it returns. ForeignStorage: there are later ones."""
+        if not self._began:
+            self._check_last(batch_id)
+            self._began = True
         final = self._path / f"batch={batch_id}"
         temporary, old = self._path / f".batch={batch_id}.tmp", self._path / f".batch={batch_id}.old"
         shutil.rmtree(old, ignore_errors=not old.exists())
@@ -56,6 +61,16 @@ class ParquetSink:
         self._files.sync_directory(self._path)
         if old.exists():
             shutil.rmtree(old)
+
+    def _check_last(self, batch_id: int) -> None:
+        """A stream goes on with its last batch or the one behind it; what is there beyond would be there twice."""
+        numbers = [path.name.removeprefix("batch=") for path in self._path.glob("batch=*")]
+        last = max((int(number) for number in numbers if number.isdecimal()), default=-1)
+        if last > batch_id:
+            raise ForeignStorage(
+                f"{self._path} has batches up to {last}, and the checkpoint goes on with batch {batch_id}: it is older,"
+                f" as one that was restored; remove batch={batch_id} and those behind it, and they are written anew"
+            )
 
 
 def _sync_tree(directory: Path, files: OffsetFiles) -> None:
