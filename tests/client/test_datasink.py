@@ -145,6 +145,15 @@ def test_long_rows_among_short_ones_do_not_travel_together(sink: WaltzDatasink) 
     assert [piece.data for piece in sink.pieces([table], 0)] == [piece.data for piece in sink.pieces([table], 0)]
 
 
+def test_a_block_whose_column_has_no_value_goes_with_the_others(sink: WaltzDatasink, server: FakeServer) -> None:
+    nothing = pa.table({"number": [1], "text": pa.nulls(1), "list": [[]]})
+    sink.write([nothing, pa.table({"number": [2], "text": ["x"], "list": [["y"]]})], task(0))
+    assert rows_in(server) == [{"number": 1, "text": None, "list": []}, {"number": 2, "text": "x", "list": ["y"]}]
+    sink.write([pa.table({"number": [3], "text": [4], "list": [["y"]]})], task(1))
+    with pytest.raises(InvalidInput, match="do not have the same columns"):
+        rows_in(server)
+
+
 def test_what_cannot_be_written_or_read(sink: WaltzDatasink, server: FakeServer) -> None:
     with pytest.raises(InvalidInput, match="piece_bytes must be at least 1"):
         WaltzDatasink(sink._client, piece_bytes=0)

@@ -210,8 +210,11 @@ def block_rows(transactions: Any) -> Any:
     if not tables:
         return pa.RecordBatch.from_pylist([])
     try:
-        rows = pa.concat_tables(tables).combine_chunks()
-    except pa.ArrowInvalid as error:
+        if len({tuple(table.column_names) for table in tables}) > 1:
+            raise pa.ArrowInvalid(f"{tables[0].column_names} and others")
+        # A column without any value in a block has no type there.
+        rows = pa.concat_tables(tables, promote_options="default").combine_chunks()
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InvalidInput(
             f"the pieces do not have the same columns; choose one write by its header: {error}"
         ) from error
