@@ -203,7 +203,11 @@ def test_files_on_a_hadoop_file_system(spark: Any, bank: Cluster, tmp_path: Path
     feed = ClusterFeed(
         spark, CollectorSettings("c1", f"file://{tmp_path}", "bank", bank.name), bank.zookeeper, files_of
     )
-    written = feed.write([Range(0, first, first + 2), Range(0, first + 2, first + 3)], kind, directory)
+    spark.conf.set("spark.sql.files.maxRecordsPerFile", 1)  # somebody's setting: a file for each range all the same
+    try:
+        written = feed.write([Range(0, first, first + 2), Range(0, first + 2, first + 3)], kind, directory)
+    finally:
+        spark.conf.unset("spark.sql.files.maxRecordsPerFile")
     assert [each.records for each in written] == [2, 1]
     assert not (tmp_path / "system/tmp/c1.spark").exists()
     paths = [Path(each.path.removeprefix("file://")) for each in written]

@@ -147,9 +147,9 @@ class ClusterFeed:
                 yield pa.record_batch([lines], names=["value"]) if kind == "jsonl" else rows
 
         if kind == "jsonl":
-            self._tasks(len(ranges), read, "value string").write.text(output, compression="gzip")
+            self._whole(ranges, read, "value string").text(output, compression="gzip")
         else:
-            self._tasks(len(ranges), read, SPARK_SCHEMA).write.parquet(output, compression="zstd")
+            self._whole(ranges, read, SPARK_SCHEMA).parquet(output, compression="zstd")
         parts = {int(name.split("-")[1]): name for name in files.list(output) if name.startswith("part-")}
         written = []
         for index, wanted in enumerate(ranges):
@@ -159,6 +159,10 @@ class ClusterFeed:
             written.append(Written(target, wanted.end_id - wanted.first_id, 0))
         files.delete(aside)
         return written
+
+    def _whole(self, ranges: Sequence[Range], read: Any, schema: str) -> Any:
+        """A writer of one file for each range, whatever the session says: of a second file a name would be missed."""
+        return self._tasks(len(ranges), read, schema).write.option("maxRecordsPerFile", 0)
 
     def _tasks(self, count: int, work: Any, schema: str) -> Any:
         # Row i of spark.range(n, numPartitions=n) is the only one of task i, and stands for range i.
