@@ -9,10 +9,10 @@
 
 When a UTC minute is over, its transactions are those that were appended in it, by the clocks of the servers, partition
 by partition; also those of minutes that were missed during a pause. Each pass takes the next minute in which anything
-was appended, and marks those before it as empty ones. The first minute ever takes the whole log, with those before it
-where that is very many files. A record that comes when its minute has been taken (a server's clock is more than
-``settle_s`` behind, or a commit took so long) belongs to the next one; so do records of a log from before there were
-times, to the last minute that is over.
+was appended, and marks those before it (of a week, at the most) as empty ones. The first minute ever takes the whole
+log, with those before it where that is very many files. A record that comes when its minute has been taken (a server's
+clock is more than ``settle_s`` behind, or a commit took so long) belongs to the next one; so do records of a log from
+before there were times, to the last minute that is over.
 
 What a crash leaves, and why an older run can do nothing more: ``collector_states``, ``commit``, ``run``. A collector is
 a thread like the services, with its node at ``/databus/<name>`` and its lock below; its name is its directory's, too.
@@ -66,6 +66,10 @@ from waltz_spark.streams.run import FENCED, Hook, ThreadRun
 __all__ = ["PLAN_RANGES", "POINTS", "Collected", "Collector", "CollectorSettings", "Feed", "Written"]
 
 log = logging.getLogger(__name__)
+
+MOST_MARKED = timedelta(days=7)
+"""Of empty minutes in a pass: a file each, and what is planned is carried through. Of a clock that is years ahead for a
+moment it would be millions, also when it has been put right."""
 
 PLAN_RANGES = 5000
 """Files of one plan at most, for it has to fit into ZooKeeper's nodes, the collector's and the local service's. What is
@@ -223,6 +227,7 @@ class Collector(ThreadRun):
         self._feed = feed
         self._data = data_path(settings.root, settings.category, settings.name)
         self._size_bytes = 0
+        self._waits_for: datetime | None = None
         self.node = CollectorNode()
         super().__init__(settings.name, settings.root, settings.node, zookeeper, files_of(settings.root), clock, hook)
 
@@ -320,7 +325,17 @@ class Collector(ThreadRun):
         over = minute_of(self._clock() - timedelta(seconds=self.settings.settle_s)) - timedelta(minutes=1)
         last = self.node.last
         if last is not None and over <= last:
+            if over < last - timedelta(hours=1) and self._waits_for != last:
+                self._waits_for = last  # said once
+                log.error(
+                    "collector %s waits: it has marked minute %s, and by the clock here %s is over; was one wrong?",
+                    self.settings.name,
+                    minute_name(last),
+                    minute_name(over),
+                )
             return Collected()
+        if last is not None:
+            over = min(over, last + MOST_MARKED)
         self._size_bytes = 0
         # What is below is in files, and marked. The first minute ever begins with what is left of the log.
         self.node = replace(self.node, position=self._feed.hold(self.node.position))

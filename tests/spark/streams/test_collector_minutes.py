@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from waltz_spark.streams import collector as streams_collector
 from waltz_spark.streams.collector import Collected, Collector
 from waltz_spark.streams.collector_states import next_minute
 from waltz_spark.streams.files import LocalFiles
@@ -123,8 +124,36 @@ class SplitFeed(TimedFeed):
         return minute, split_ranges(ranges, {}, 2)
 
 
+def test_a_clock_that_is_years_ahead_for_a_moment_does_not_have_years_marked(
+    tmp_path: Path, zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(streams_collector, "MOST_MARKED", 7 * MINUTE)
+    appended: list[float | None] = [1]
+    now, years = NOON + MINUTE + timedelta(seconds=2), timedelta(days=365 * 70)
+    with Collector(
+        settings_of(str(tmp_path)), zookeeper, TimedFeed(Clocks({0: appended})), clock=lambda: now
+    ) as collector:
+        assert collector.run_once().records == 1
+        now += 10 * MINUTE
+        passed = collector.run_once()
+        assert (passed.minute, passed.records) == (NOON + 7 * MINUTE, 0)
+        appended.append(8 * 60)
+        passed = collector.run_once()
+        assert (passed.minute, passed.records) == (NOON + 8 * MINUTE, 1)
+        assert collector.run_once().minute == NOON + 10 * MINUTE
+        now += years
+        assert collector.run_once().minute == NOON + 17 * MINUTE
+        now -= years
+        assert collector.run_once().minute is None
+        assert "waits" not in caplog.text
+        now -= 2 * timedelta(hours=1)
+        assert [collector.run_once().minute, collector.run_once().minute] == [None, None]
+        assert caplog.text.count("collector c1 waits: it has marked minute 202611211217") == 1
+    assert len(list(tmp_path.glob("data/bank/c1/*.done"))) == 18
+
+
 def test_a_log_too_large_for_one_plan_is_in_several_minutes(
-    tmp_path: Path, zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("waltz_spark.streams.collector.PLAN_RANGES", 2)
     clocks = Clocks({0: [-500] * 7, 1: [-400, -300, 1]})
