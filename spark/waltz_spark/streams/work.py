@@ -32,6 +32,9 @@ from waltz_spark.streams.texts import shown
 
 __all__ = ["Found", "find_holes", "find_work", "is_marker"]
 
+_AHEAD = timedelta(hours=1)
+"""What the clocks of two machines may differ by."""
+
 
 class Found(NamedTuple):
     """``work`` for the commit called ``name``, or the ``problem`` why there is none.
@@ -66,7 +69,7 @@ def _complete_minutes(settings: StreamSettings, files: Files, rests: Rests, now:
     for directory in entries.collectors:
         for name in directory.names:
             if is_marker(name):
-                yield _minute(settings, files, directory, name)
+                yield _minute(settings, files, directory, name, now)
         if settings.plain_rest_s:
             yield from _plain(settings, files, directory, rests, now)
 
@@ -119,7 +122,7 @@ def is_marker(name: str) -> bool:
     return name.endswith(MARKER_SUFFIX) and name[0].isdigit()
 
 
-def _minute(settings: StreamSettings, files: Files, at: CollectorDirectory, marker: str) -> Found:
+def _minute(settings: StreamSettings, files: Files, at: CollectorDirectory, marker: str, now: datetime) -> Found:
     directory = at.path
     unnamed = f"{marker.removesuffix(MARKER_SUFFIX)}.{at.category}.{settings.name}.{at.collector}"
     try:
@@ -129,6 +132,12 @@ def _minute(settings: StreamSettings, files: Files, at: CollectorDirectory, mark
         return Found(unnamed, None, f"{directory}: {error}", (settings.root, directory, (marker,)))
     except FileNotFoundError:
         return Found(unnamed, None, f"{directory}/{shown(marker)} disappeared")
+    if target.minute > now + _AHEAD:
+        # Published, it would be the newest of all: what is missing of others would be too old to be looked for.
+        problem = (
+            f"{directory}/{marker}: that minute is still to come; is its collector's clock wrong, or the one here?"
+        )
+        return Found(commit_of(target), None, problem, (settings.root, directory, (*inputs, marker)))
     # The marker goes to trash last: until then the minute is still seen as what it is.
     work = Work(target, settings.root, directory, inputs, directory, (*inputs, marker))
     return Found(commit_of(target), work)

@@ -15,6 +15,7 @@ from waltz_spark.streams.layout import (
     PublishedPath,
     consumers_path,
     data_path,
+    encode_marker,
     join,
     marker_name,
     parse_published,
@@ -167,6 +168,25 @@ def test_a_bad_marker_blocks_nothing(bench: Bench, name: str, content: bytes, re
         bench.files.delete(join(directory, name))
         assert service.run_once().quarantined == {}
         assert bench.status()["tokyo"]["quarantined"] == []
+
+
+def test_a_minute_that_is_still_to_come_waits_and_takes_no_holes_from_others(bench: Bench) -> None:
+    """A host whose clock is years ahead would have all other collectors forgotten, with what is missing of them."""
+    settings = replace(bench.world.settings["tokyo"], holes_after_s=60)
+    bench.world.collect(FIRST + timedelta(minutes=3), 1)  # 15:52 is missing
+    directory = data_path(bench.world.root("tokyo"), "bank", "ahead")
+    bench.files.make_directories(directory)
+    bench.files.write(
+        join(directory, "209901010000.done"), [encode_marker(datetime(2099, 1, 1, tzinfo=NOW.tzinfo), [])]
+    )
+    bench.now += timedelta(minutes=10)
+    with bench.service(settings) as service:
+        passed = service.run_once()
+        assert "202611211552.bank.tokyo.c1" in passed.committed
+        assert not any("2099" in name for name in passed.committed)
+        assert "is still to come" in passed.quarantined["209901010000.bank.tokyo.ahead"]
+        bench.now = datetime(2099, 1, 1, tzinfo=NOW.tzinfo)
+        assert service.run_once().committed == ("209901010000.bank.tokyo.ahead",)
 
 
 def test_a_minute_marked_again_is_kept_for_people(bench: Bench) -> None:
