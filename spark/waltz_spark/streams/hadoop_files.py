@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
+from waltz_ray.errors import StorageError
 from waltz_spark.streams.files import CHUNK_BYTES, ByteSpan, Joining, SeenPath
 
 __all__ = ["HadoopFiles"]
@@ -29,14 +30,17 @@ _ERRORS: dict[str, type[OSError]] = {
 
 @contextmanager
 def _translated(path: str) -> Iterator[None]:
-    """Java's exceptions become the built-in ones, on one line."""
+    """Java's exceptions become the built-in ones, on one line. StorageError: there is no Java any more."""
     try:
         yield
     except Py4JJavaError as error:
         java = error.java_exception
         name = str(java.getClass().getName())
-        message = str(java.getMessage()).splitlines()[0]
+        message = str(java.getMessage()).partition("\n")[0]
         raise _ERRORS.get(name, OSError)(f"{path}: {name.rpartition('.')[2]} {message}") from error
+    except Py4JError as error:
+        # No OSError, which is one of the file: for that it would be put into quarantine, and looked for again.
+        raise StorageError(f"{path}: Spark's JVM does not answer: {' '.join(str(error).split())}") from error
 
 
 class HadoopFiles:
@@ -117,7 +121,8 @@ class HadoopFiles:
                     return
                 yield piece
         finally:
-            stream.close()
+            with _translated(path):
+                stream.close()
 
     def _open(self, path: str, span: ByteSpan | None) -> Any:
         system, there = self._at(path)
@@ -191,7 +196,8 @@ class HadoopFiles:
         try:
             yield source, checksum
         finally:
-            source.close()
+            with _translated(path):
+                source.close()
 
     def rename(self, source: str, target: str) -> None:
         with _translated(source):

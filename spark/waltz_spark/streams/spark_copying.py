@@ -199,15 +199,16 @@ class SparkJobs:
                     for answer in group(task):
                         yield pa.record_batch([[value] for value in answer], names=list(Copied._fields))
 
-        self._spark.sparkContext.setJobDescription(f"waltz streams: {what}")
         try:
-            # Row i of spark.range(n, numPartitions=n) is the only one of task i.
-            rows = self._spark.range(0, tasks, 1, tasks).mapInArrow(work, _RESULT).collect()
+            self._spark.sparkContext.setJobDescription(f"waltz streams: {what}")
+            try:
+                # Row i of spark.range(n, numPartitions=n) is the only one of task i.
+                rows = self._spark.range(0, tasks, 1, tasks).mapInArrow(work, _RESULT).collect()
+            finally:
+                self._spark.sparkContext.setJobDescription(None)
         except (PySparkException, Py4JError, ConnectionError) as error:  # the last two: its JVM has gone
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             raise OSError(f"Spark could not copy: {lines[-1] if lines else type(error).__name__}") from error
-        finally:
-            self._spark.sparkContext.setJobDescription(None)
         return [Copied(*row) for row in rows]
 
 

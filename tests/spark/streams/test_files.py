@@ -8,8 +8,10 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 from waltz_spark.streams.files import CHUNK_BYTES, ByteSpan, Files, LocalFiles, copy_file, local_files, normal_root
 from waltz_spark.streams.hadoop_files import HadoopFiles
 from waltz_spark.streams.layout import join
@@ -18,7 +20,7 @@ from waltz_spark.streams.odd import make_way, put_file
 from tests.spark.streams.memory_files import MemoryFiles
 from tests.spark.streams.world import CHAIN, World
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
-from waltz_ray.errors import InvalidInput
+from waltz_ray.errors import InvalidInput, StorageError
 from waltz_ray.protocol.checksum import crc32
 
 KINDS = ["memory", "local", pytest.param("hadoop", marks=pytest.mark.spark)]
@@ -38,6 +40,28 @@ def java_gateway() -> Iterator[Any]:
         gateway.shutdown()
         gateway.proc.stdin.close()  # it ends with its input
         gateway.proc.wait(timeout=60)
+
+
+def test_without_its_jvm_a_gate_refuses_in_one_line() -> None:
+    """And ends the service: as an OSError it would be taken for one of the file, which goes to quarantine."""
+    gateway = mock.MagicMock()
+    gateway.jvm.org.apache.hadoop.fs.Path.side_effect = Py4JNetworkError("Answer from Java side\nis empty")
+    files = HadoopFiles(gateway)
+    for act in (files.exists, files.look, files.list, files.read, files.checksum, files.delete):
+        with pytest.raises(
+            StorageError, match=r"^hdfs://n/a: Spark's JVM does not answer: Answer from Java side is empty$"
+        ):
+            act("hdfs://n/a")
+
+
+def test_an_error_of_java_without_words_is_one_all_the_same() -> None:
+    error = Py4JJavaError("", mock.MagicMock(_target_id="o1"))
+    error.java_exception.getClass().getName.return_value = "java.io.IOException"
+    error.java_exception.getMessage.return_value = ""
+    gateway = mock.MagicMock()
+    gateway.jvm.org.apache.hadoop.fs.Path.side_effect = error
+    with pytest.raises(OSError, match=r"^hdfs://n/a: IOException"):
+        HadoopFiles(gateway).exists("hdfs://n/a")
 
 
 @pytest.fixture(params=KINDS)

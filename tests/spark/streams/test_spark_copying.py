@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from waltz_spark.streams.announce import Announcement, announce
 from waltz_spark.streams.batches import FILES_OF_A_BATCH, Copies, Ready
 from waltz_spark.streams.commit import Work
@@ -20,7 +22,7 @@ from waltz_spark.streams.files import ByteSpan, Files, FilesOf, Joining
 from waltz_spark.streams.layout import PublishedPath, join
 from waltz_spark.streams.services import StreamService
 from waltz_spark.streams.settings import Source, StreamSettings
-from waltz_spark.streams.spark_copying import Group, OnSpark
+from waltz_spark.streams.spark_copying import Group, OnSpark, SparkJobs
 from waltz_spark.streams.splitting import MOST_PIECES, Copied, pieces_of
 from waltz_spark.streams.work import Found
 
@@ -403,3 +405,13 @@ def test_settings_out_of_range(settings: StreamSettings) -> None:
         ConfigError, match=r"(spark_copy_bytes|copy_tasks|copy_bytes_per_task|split_bytes) must be at least [01]"
     ):
         replace(settings, sources=(Source("tokyo", "/a"),)).validate()
+
+
+@pytest.mark.parametrize("alive", [0, 1], ids=["before the job", "in the middle of it"])
+def test_a_spark_that_has_gone_is_one_line(alive: int) -> None:
+    gone = Py4JNetworkError("Answer from Java side is empty")
+    spark = mock.MagicMock()
+    spark.sparkContext.setJobDescription.side_effect = [None] * alive + [gone] * 2
+    spark.range.side_effect = gone
+    with pytest.raises(OSError, match=r"^Spark could not copy: Answer from Java side is empty$"):
+        SparkJobs(spark)(1, lambda task: iter(()), "copies")
