@@ -104,23 +104,28 @@ class FeedStream:
 
         May be called again: it goes on where the checkpoint says.
         """
-        if not self._running.acquire(blocking=False):
-            raise InvalidInput("this stream is running already")
+        self._take()
         try:
             self._run()
         finally:
-            self._stopping.clear()
             self._running.release()
 
     def start(self) -> FeedStream:
         """Run in a thread of its own; ``await_termination`` says how it ended."""
-        if self._thread is not None and self._thread.is_alive():
-            raise InvalidInput("this stream is running already")
+        self._take()
         self._error = None
-        self._stopping.clear()
         self._thread = threading.Thread(target=self._run_in_thread, name="waltz stream", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self._running.release()
+            raise
         return self
+
+    def _take(self) -> None:
+        if not self._running.acquire(blocking=False):
+            raise InvalidInput("this stream is running already")
+        self._stopping.clear()  # of an earlier run, which may have ended before it
 
     @property
     def is_active(self) -> bool:
@@ -128,7 +133,7 @@ class FeedStream:
         return self._running.locked()
 
     def stop(self) -> None:
-        """End after the batch that runs now. Returns at once; ``await_termination`` waits."""
+        """End after the batch that runs now, or do nothing. Returns at once; ``await_termination`` waits."""
         self._stopping.set()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
@@ -145,10 +150,12 @@ class FeedStream:
 
     def _run_in_thread(self) -> None:
         try:
-            self.run()
+            self._run()
         except BaseException as error:  # noqa: BLE001 - raised again by await_termination
             self._error = error
             log.error("the stream of %s has ended: %s", self._settings.of.cluster, error)
+        finally:
+            self._running.release()
 
     # ---- the loop ---------------------------------------------------------------------------------------
 

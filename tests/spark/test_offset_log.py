@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -398,6 +399,30 @@ def test_an_interval_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
     assert running.await_termination(20) is True
     assert sink.transactions() == [(0, i) for i in range(8)]
     assert len(sink.calls) == 3, "a trigger with nothing new makes no batch"
+
+
+def test_a_stop_that_comes_late_does_not_keep_the_next_run_from_reading(tmp_path: Path) -> None:
+    log, sink = FakeLog({0: 2, 2: -1}), Sink()
+    of = stream(tmp_path, sink, log=log)
+    of.run()
+    of.stop()  # as in a finally
+    log.marks[0] = 4
+    of.run()
+    assert sink.transactions() == [(0, i) for i in range(5)]
+
+
+def test_a_stream_that_was_started_runs(tmp_path: Path) -> None:
+    """At once: who looks before its thread has come to work would take it for one that has ended."""
+    sink = Sink()
+    of = stream(tmp_path, sink, log=FakeLog({0: 2, 2: -1}))
+    with mock.patch.object(threading.Thread, "start"):  # it has not come to work yet
+        of.start()
+    assert of.is_active
+    with pytest.raises(InvalidInput, match="running already"):
+        of.run()
+    of._run_in_thread()
+    assert not of.is_active
+    assert sink.transactions() == [(0, i) for i in range(3)]
 
 
 def test_errors_are_raised_not_swallowed(tmp_path: Path) -> None:
