@@ -467,6 +467,24 @@ def test_a_load_is_not_resumed_into_another_cluster(tmp_path: Path, monkeypatch:
     assert clients[2].supersede.called
 
 
+def test_a_load_is_not_resumed_into_a_space_that_was_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.csv", "id\n1\n")
+    job = Job(str(path), None, Choices("id", "text", "error"), 0, "", False, True)
+    client = mock.MagicMock(partitions=1, cluster_key="k", client_id=7)
+    client.__enter__.return_value = client
+    client.server_high_water_mark.return_value = -1
+    client.append.side_effect = PartitionNotReady("no space left")
+    client.hindrances.return_value = {}
+    monkeypatch.setattr(load_run, "open_client", lambda *where, space: client)
+    with pytest.raises(AppendFailed):
+        run_job(job, "", "", "", "")
+    client.partitions, client.supersede.return_value = 2, {0: -1, 1: -1}
+    client.append.reset_mock()
+    with pytest.raises(InvalidInput, match="was into 1 partitions, and there are 2 now"):
+        run_job(replace(job, resume=True), "", "", "", "")
+    assert not client.append.called
+
+
 @pytest.mark.parametrize("when", ["before the first append", "between two appends"])
 @pytest.mark.parametrize("text", ["id\n1\n2\n3\n4", "id\n1\n", "id\n1\n7\n"], ids=["longer", "shorter", "replaced"])
 def test_a_file_that_changes_while_it_is_loaded_is_not_said_to_be_loaded(
@@ -525,9 +543,11 @@ def test_the_file_of_a_load(tmp_path: Path) -> None:
         cursor.check(settings)
         with pytest.raises(InvalidInput, match="had key 'id', this one has 'name'"):
             cursor.check({**settings, "key": "name"})
-        cursor.check_cluster("k1")
+        cursor.check_cluster("k1", 2)
+        with pytest.raises(InvalidInput, match="was into 2 partitions, and there are 3 now"):
+            cursor.check_cluster("k1", 3)
         with pytest.raises(InvalidInput, match=r"a\.csv\.waltz-load: .* was into another cluster than this one"):
-            cursor.check_cluster("k2")
+            cursor.check_cluster("k2", 2)
         cursor.begin(settings, [9, 9], 18)
     with open_cursor(path, True) as cursor:
         assert (cursor.starts, cursor.clients) == ([5, 0], [17, 18])

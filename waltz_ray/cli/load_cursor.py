@@ -82,12 +82,18 @@ class LoadCursor:
                     f"this one has {wanted!r}; resume with what it had, or delete that file to begin anew"
                 )
 
-    def check_cluster(self, key: str) -> None:
-        """InvalidInput if the interrupted load was into another cluster: its records are not in this log."""
+    def check_cluster(self, key: str, partitions: int) -> None:
+        """InvalidInput if the interrupted load was into another cluster: its records are not in this log. Nor are they
+        where the space has other ``partitions`` than it had: it is a new one of that name."""
         if self.settings.get("cluster_key") != key:
             raise InvalidInput(
                 f"{self._path}: the load that was interrupted was into another cluster than this one (their keys "
                 "differ); say which one is meant (--dir, --cluster), or delete that file to load all into this one"
+            )
+        if len(self.starts) != partitions:
+            raise InvalidInput(
+                f"{self._path}: the load that was interrupted was into {len(self.starts)} partitions, and there are "
+                f"{partitions} now: the space is another one; delete that file to load all into this one"
             )
 
     def begin(self, settings: Mapping[str, Any], starts: Sequence[int], client_id: int) -> None:

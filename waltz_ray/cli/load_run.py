@@ -100,7 +100,7 @@ class _Load:
         settings = {**settings, "cluster_key": self.client.cluster_key}
         loaded = None
         if cursor is not None and cursor.settings:
-            cursor.check_cluster(self.client.cluster_key)
+            cursor.check_cluster(self.client.cluster_key, self.client.partitions)
             loaded = self._loaded(cursor) if cursor.clients else None
         self.before = loaded.count if loaded is not None else 0
         self.source.check_unchanged()  # what was found good is what will be appended
