@@ -215,6 +215,15 @@ def test_parquet_views_and_extension_types_are_what_they_are_of(tmp_path: Path) 
     ]
 
 
+@pytest.mark.parametrize(
+    "column", [pa.array([0, 1 << 62], pa.timestamp("us")), pa.array([0, 10**7], pa.date32())], ids=["timestamp", "date"]
+)
+def test_a_date_that_has_no_text_is_no_damage(tmp_path: Path, column: Any) -> None:
+    path = parquet(tmp_path / "a.parquet", {"id": [1, 2], "at": column})
+    with pytest.raises(InvalidInput, match=r"a\.parquet, rows 1 to 2: column 'at' has a date outside of the years"):
+        loaded(path, "id")
+
+
 def test_parquet_constants_need_a_rule(tmp_path: Path) -> None:
     path = parquet(tmp_path / "a.parquet", {"id": [1, 2], "x": [1.5, float("nan")], "y": [[], [float("inf")]]})
     with pytest.raises(InvalidInput, match="row 2: 'x' is NaN"):

@@ -56,11 +56,11 @@ class ParquetRows:
         try:
             with pa.parquet.ParquetFile(self._path) as file:
                 for batch in file.iter_batches(_BATCH_ROWS):
-                    columns = [self._column(batch, index) for index in range(len(self._renders))]
+                    columns = [self._column(batch, index, number) for index in range(len(self._renders))]
                     for values in zip(*columns, strict=True):
                         number += 1
                         yield self._row(f"{self._path}, row {number}", values)
-        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise self._damaged(error) from error
 
     def finish_inspection(self, count: int) -> None:
@@ -70,10 +70,17 @@ class ParquetRows:
         reason = " ".join(str(error).split())
         return InvalidInput(f"{self._path} is damaged or no .parquet file: {reason}; nothing was appended")
 
-    def _column(self, batch: Any, index: int) -> list[Any]:
-        values = batch.column(index).cast(self._storage.field(index).type).to_pylist()
+    def _column(self, batch: Any, index: int, before: int) -> list[Any]:
         render = self._renders[index]
-        return values if render is None else [None if value is None else render(value) for value in values]
+        try:
+            values = batch.column(index).cast(self._storage.field(index).type).to_pylist()
+            return values if render is None else [None if value is None else render(value) for value in values]
+        except OverflowError as error:  # of a date of Python's
+            rows = f"rows {before + 1} to {before + batch.num_rows}"
+            raise InvalidInput(
+                f"{self._path}, {rows}: column {self._schema.names[index]!r} has a date outside of the years "
+                "1 to 9999; nothing was appended"
+            ) from error
 
     def _row(self, place: str, values: tuple[Any, ...]) -> FileRow:
         row = dict(zip(self._schema.names, values, strict=True))
@@ -122,7 +129,9 @@ def _storage(kind: Any) -> Any:
 
 def _renderer(kind: Any) -> Render | None:
     """None: the values are JSON's."""
-    if isinstance(kind, pa.BaseExtensionType) and kind.extension_name not in _PLAIN_EXTENSIONS:
+    if isinstance(kind, pa.BaseExtensionType):
+        if kind.extension_name in _PLAIN_EXTENSIONS:
+            return None
         return _renderer(kind.storage_type)
     for is_kind, render in _RENDERERS:
         if is_kind(kind):
