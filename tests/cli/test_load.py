@@ -215,6 +215,13 @@ def test_parquet_views_and_extension_types_are_what_they_are_of(tmp_path: Path) 
     ]
 
 
+def test_a_uuid_may_be_the_key_of_a_parquet_file(tmp_path: Path) -> None:
+    column = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"\xff" * 16, None], pa.binary(16)))
+    found = loaded(parquet(tmp_path / "a.parquet", {"id": column}), "id")
+    assert [row.key for row in found] == ["ffffffff-ffff-ffff-ffff-ffffffffffff", ""]
+    assert json.loads(found[0].data) == {"id": "ffffffff-ffff-ffff-ffff-ffffffffffff"}
+
+
 @pytest.mark.parametrize(
     "column", [pa.array([0, 1 << 62], pa.timestamp("us")), pa.array([0, 10**7], pa.date32())], ids=["timestamp", "date"]
 )

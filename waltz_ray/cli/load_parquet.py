@@ -131,7 +131,7 @@ def _renderer(kind: Any) -> Render | None:
     """None: the values are JSON's."""
     if isinstance(kind, pa.BaseExtensionType):
         if kind.extension_name in _PLAIN_EXTENSIONS:
-            return None
+            return str if kind.extension_name == "arrow.uuid" else None
         return _renderer(kind.storage_type)
     for is_kind, render in _RENDERERS:
         if is_kind(kind):
