@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import ControlFileMissing, ForeignStorage, StorageError
+from waltz_ray.errors import ControlFileMissing, DiskFull, ForeignStorage, StorageError
 from waltz_ray.protocol.messages.replica import (
     Append,
     Appended,
@@ -218,6 +219,28 @@ def test_a_replica_goes_on_following_after_an_error_that_no_rule_foresees(
         until(lambda: not host.status().problem, "it follows again")
     finally:
         host.shutdown()
+
+
+def test_a_replica_that_has_no_room_to_follow_spaces_says_so_and_trims(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trimmed = threading.Event()
+    host = rig.host()
+    try:
+        until(lambda: host.health() is ActorState.SERVING, "the replica serves")
+        with monkeypatch.context() as patch:
+            patch.setattr(ReplicaService, "follow", _no_room)
+            patch.setattr(ReplicaService, "retain", lambda *arguments: trimmed.set())
+            rig.store.spaces.create("more", 1)
+            until(lambda: "no room to grow" in host.status().problem, "the shortage is told")
+            assert trimmed.wait(20)
+        until(lambda: not host.status().problem, "it follows")
+    finally:
+        host.shutdown()
+
+
+def _no_room(*arguments: object) -> None:
+    raise DiskFull("no room to grow")
 
 
 def _io_error(*arguments: object) -> None:

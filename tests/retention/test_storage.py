@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from tests.storage.faulty_disk import FaultyDisk
@@ -22,7 +24,7 @@ from tests.storage.helpers import (
     reopen,
 )
 from waltz_ray.config import StorageConfig
-from waltz_ray.errors import DiskFull, InvalidInput, Trimmed
+from waltz_ray.errors import DiskFull, InvalidInput, OutOfResources, Trimmed
 from waltz_ray.protocol.messages.replica import (
     Append,
     Appended,
@@ -38,6 +40,7 @@ from waltz_ray.protocol.messages.replica import (
     SetLowWaterMark,
     Truncate,
 )
+from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
 from waltz_ray.storage.layout import segment_ids
 from waltz_ray.storage.partition_log import PartitionLog
@@ -416,6 +419,41 @@ def test_excess_is_told_by_the_replicas_own_clock_and_to_strangers_of_what_is_co
     assert service.handle([FindExcess(0, -1, age_ms, -1)]) == [ExcessFound(0, -1, 0)]
     service.handle([SetLowWaterMark(0, 1, 59, 59)])
     assert service.handle([FindExcess(0, -1, age_ms, -1)]) == [ExcessFound(0, -1, found.first_id)]
+
+
+def test_a_full_disk_with_a_growth_to_come_is_made_free_by_the_spaces_that_go() -> None:
+    disk = FaultyDisk()
+    replica = ReplicaService(create(disk, partitions=2))
+    for p in range(2):
+        replica.handle([Open(p, 1, KEY)])
+        replica.store.partition(p).append(1, records(0, 30, partition_id=p))
+    table = SpaceTable(
+        3,
+        {
+            "log": Space("log", "log", 0, 1, SpaceState.READY),
+            "old": Space("old", "log", 1, 1, SpaceState.GONE),
+            "new": Space("new", "log", 2, 1, SpaceState.MAKING),
+        },
+    )
+    disk.capacity_bytes = disk._used()
+    replica.follow(table, Assignment())
+    assert (replica.store.removed, list(replica.store.partition_ids)) == ({1}, [0, 1, 2])
+    assert len(contents(replica.store.partition(0))) == 30
+
+
+def test_one_partition_without_handles_does_not_keep_the_others_from_being_trimmed() -> None:
+    disk = FaultyDisk()
+    store = create(disk, partitions=2)
+    for p in range(2):
+        store.partition(p).open_session(1)
+        store.partition(p).append(1, records(0, 30, partition_id=p))
+    store.close()
+    replica = ReplicaService(reopen(disk))
+    disk.errors["open", f"{DIRECTORY}/0/"] = errno.EMFILE
+    table = SpaceTable(2, {"log": Space("log", "log", 0, 2, SpaceState.READY)})
+    with pytest.raises(OutOfResources):
+        replica.retain(table, {0: 20, 1: 20})
+    assert segments(disk, 1)[0] > 0
 
 
 # ---- verify -------------------------------------------------------------------------------------------------------

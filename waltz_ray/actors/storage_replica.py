@@ -280,6 +280,8 @@ class ReplicaHost:
             return _RETRY_S
         except (DiskFull, OutOfResources, CoordinationError) as error:
             log.warning("replica %d: does not follow spaces and trim marks yet: %s", self._replica_id, error)
+            if not isinstance(error, CoordinationError):  # that ZooKeeper is away others tell
+                self._problem = f"it does not follow spaces and trim marks yet: {error}"
             self._spaces_changed.set()
             return _RETRY_S
         except Exception as error:  # whatever it is: a replica whose disk is never made free again is lost for good
@@ -292,15 +294,22 @@ class ReplicaHost:
         return _METRICS_INTERVAL_S
 
     def _follow_with(self, store: ClusterStore, service: ReplicaService) -> None:
+        try:
+            self._follow_spaces(store, service)
+        finally:  # whatever is wrong there: this makes room
+            if self._table is not None:
+                service.retain(self._table, self._trim_marks)
+
+    def _follow_spaces(self, store: ClusterStore, service: ReplicaService) -> None:
         if self._spaces_changed.is_set():
             self._spaces_changed.clear()
             self._table, (assignment, _) = store.spaces.table(), store.assignment()
-            service.follow(self._table, assignment)
-            self._sets.follow(store, service)
+            try:
+                service.follow(self._table, assignment)
+            finally:
+                self._sets.follow(store, service)
             self._remember(store)
         self._sets.follow(store, service)
-        if self._table is not None:
-            service.retain(self._table, self._trim_marks)
 
     def _remember(self, store: ClusterStore) -> None:
         """Write down what ZooKeeper says of the cluster, for the day on which it says nothing any more."""

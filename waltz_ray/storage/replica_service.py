@@ -97,12 +97,24 @@ class ReplicaService:
     def follow(self, table: SpaceTable, assignment: Assignment) -> None:
         """Have as many partitions as the cluster, and no files of deleted spaces that no server has any more.
 
-        Idempotent. DiskFull, OutOfResources: to be done again, the rest goes on. SyncFailed: end the process.
+        Idempotent. DiskFull, OutOfResources, after all else was done: to be done again. SyncFailed: end the process.
         """
-        self.store.grow(table.partitions)
-        for partition_id in sorted(removable(table, assignment) - self._emptied):
-            self.remove(partition_id)
-            self._emptied.add(partition_id)
+        gone = removable(table, assignment)
+        shortages = self._empty(gone.intersection(self.store.partition_ids))  # first: it makes room, growing needs some
+        with _noted(shortages):
+            self.store.grow(table.partitions)
+            shortages += self._empty(gone)
+        if shortages:
+            raise shortages[0]
+
+    def _empty(self, gone: frozenset[int]) -> list[DiskFull | OutOfResources]:
+        """What kept the files of some of these partitions."""
+        shortages: list[DiskFull | OutOfResources] = []
+        for partition_id in sorted(gone - self._emptied):
+            with _noted(shortages):
+                self.remove(partition_id)
+                self._emptied.add(partition_id)
+        return shortages
 
     def retain(self, table: SpaceTable, marks: Mapping[int, int]) -> None:
         """Drop what is below the trim marks, and close segments early where a space keeps little of its records.
@@ -113,9 +125,9 @@ class ReplicaService:
         shortages: list[DiskFull | OutOfResources] = []
         served = set(self.store.served_ids)
         for partition_id in served.intersection(marks):  # first: this makes room, and the rest needs some
-            log = self.store.partition(partition_id)
-            if log.first_id < marks[partition_id]:
-                with _noted(shortages):
+            with _noted(shortages):
+                log = self.store.partition(partition_id)
+                if log.first_id < marks[partition_id]:
                     log.trim(marks[partition_id])
         now_ms = self.store.now_ms()
         for space in table.present():
@@ -124,9 +136,9 @@ class ReplicaService:
             if early:
                 self._kept_small |= of_space
             for partition_id in of_space & self._kept_small:
-                log = self.store.partition(partition_id)
-                limit = trimming.segment_limits(space.settings, sum(log.segment_sizes().values()))
                 with _noted(shortages):
+                    log = self.store.partition(partition_id)
+                    limit = trimming.segment_limits(space.settings, sum(log.segment_sizes().values()))
                     log.keep_small(limit.most_bytes, None if limit.age_ms is None else now_ms - limit.age_ms)
                     if not early:  # as usual again
                         self._kept_small.discard(partition_id)
