@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import pytest
 
-from tests.storage.faulty_disk import FaultyDisk
+from tests.storage.faulty_disk import Crashed, FaultyDisk, Survival
 from tests.storage.helpers import (
     CLOCK_MS,
     DIRECTORY,
@@ -364,6 +365,56 @@ def test_a_disk_without_a_byte_to_spare_is_made_free() -> None:
     again = reopen(disk).partition(0)
     assert (again.first_id, again.last_id) == (log.first_id, log.last_id)
     assert contents(again)[log.first_id :] == [data_of(i) for i in range(log.first_id, end_id)]
+
+
+def filled_to_the_last_byte() -> tuple[FaultyDisk, ReplicaService]:
+    """With nothing that was written ahead."""
+    disk = FaultyDisk()
+    store = create(disk, replace(SMALL, journal_bytes=0))
+    store.partition(0).open_session(1)
+    append(store.partition(0), 60)
+    store.partition(0).sync()
+    disk.capacity_bytes = disk._used()
+    return disk, ReplicaService(store)
+
+
+def test_trimming_needs_no_room() -> None:
+    disk, service = filled_to_the_last_byte()
+    service.retain(NOTHING, {0: 31})
+    log = service.store.partition(0)
+    assert 20 < log.first_id <= 31
+    append(log, 3)
+    log.sync()
+    disk.crash()
+    assert contents(reopen(disk).partition(0))[log.first_id :] == [data_of(i) for i in range(log.first_id, 63)]
+
+
+@pytest.mark.parametrize("first_id", [0, 100])
+def test_giving_up_all_records_needs_no_room(first_id: int) -> None:
+    disk, service = filled_to_the_last_byte()
+    service.store.partition(0).begin_at(1, first_id)
+    disk.crash()
+    log = reopen(disk, replace(SMALL, journal_bytes=0)).partition(0)
+    assert (log.first_id, log.last_id, log.damaged) == (first_id, first_id - 1, None)
+
+
+@pytest.mark.parametrize("order", ["trim", "begin_at"])
+def test_a_crash_while_room_is_made_loses_nothing_that_stays(order: str) -> None:
+    for step in range(100):
+        disk, service = filled_to_the_last_byte()
+        log = service.store.partition(0)
+        disk.crash_after = step
+        try:
+            log.trim(31) if order == "trim" else log.begin_at(1, 0)
+        except Crashed:
+            disk.crash(Survival(0.5, 0.2))
+        else:
+            break
+        log = reopen(disk, replace(SMALL, journal_bytes=0)).partition(0)
+        assert log.damaged is None
+        if order == "trim":
+            assert contents(log)[31:] == [data_of(i) for i in range(31, 60)]
+    assert step > 5
 
 
 def test_segments_of_a_space_that_is_compacted_are_a_small_part_of_what_there_is() -> None:

@@ -601,9 +601,9 @@ class PartitionLog:
         try:
             write_beginning(*place, Beginning(first_id))
         except DiskFull:
-            # What makes room needs a little of it: for that the zeros that were written ahead are given back.
+            # What makes room needs a little of it: that of the zeros that were written ahead, or of an index that goes.
             if self._active is None or not self._active.give_back():
-                raise
+                self._disk.unlink(index_path(self._folder, self._segments[0]))
             write_beginning(*place, Beginning(first_id))
         self._epoch += 1
         self.first_id = first_id

@@ -37,6 +37,7 @@ After a failed sync
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -44,7 +45,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from waltz_ray.errors import Corruption
+from waltz_ray.errors import Corruption, DiskFull
 from waltz_ray.protocol.records import RECORD_HEADER_BYTES, RECORD_OVERHEAD_BYTES, Int64s
 from waltz_ray.storage import log_rules as rules
 from waltz_ray.storage.control_file import ControlEntry
@@ -229,7 +230,8 @@ def _check_closed(folder: _Folder, first_id: int, next_id: int) -> tuple[int, Co
         return last_id, Corruption(path, garbage, "bytes that are no record behind the last record")
     if scan.end != size:  # space written ahead that was never given back
         _cut_file(folder.disk, path, scan.end)
-    write_index_file(folder.disk, folder.path, header, scan.offsets)
+    with contextlib.suppress(DiskFull):  # who reads it makes it: a start must not need room, for it is to make some
+        write_index_file(folder.disk, folder.path, header, scan.offsets)
     return last_id, None
 
 
@@ -265,15 +267,20 @@ def _cut_file(disk: DurableDisk, path: str, size: int) -> None:
 
 
 def write_index_file(disk: DurableDisk, folder: str, header: SegmentHeader, offsets: Int64s) -> None:
-    """Replace the index of a closed segment, atomically: readers may have the old one open."""
+    """Replace the index of a closed segment, atomically: readers may have the old one open. DiskFull: it is as it was,
+    and nothing of another one is left."""
     path = index_path(folder, header.first_id)
     temporary = f"{path}.new"
-    handle = disk.create(temporary)
     try:
-        disk.pwrite(handle, temporary, header.encode() + np.asarray(offsets, dtype=">i8").tobytes(), 0)
-        disk.fsync(handle, temporary)
-    finally:
-        disk.disk.close(handle)
+        handle = disk.create(temporary)
+        try:
+            disk.pwrite(handle, temporary, header.encode() + np.asarray(offsets, dtype=">i8").tobytes(), 0)
+            disk.fsync(handle, temporary)
+        finally:
+            disk.disk.close(handle)
+    except DiskFull:
+        disk.unlink(temporary)
+        raise
     disk.rename(temporary, path)
     disk.fsync_directory(folder)
 
@@ -331,7 +338,13 @@ def begin_anew(disk: DurableDisk, path: str, cluster_key: uuid.UUID, partition_i
     """Give up all there is: an empty log, durably, of which ``begin_id`` is the next record. See ``trimming.py``."""
     folder = _Folder(disk, path, cluster_key, partition_id)
     disk.have_folder(path)
-    write_beginning(disk, path, cluster_key, partition_id, Beginning(begin_id, empty=True))
+    try:
+        write_beginning(disk, path, cluster_key, partition_id, Beginning(begin_id, empty=True))
+    except DiskFull:
+        # What makes room needs a little of it: that of the oldest index, which could be made again.
+        for segment_id in segment_ids(disk.disk.listdir(path), ".idx")[:1]:
+            disk.unlink(index_path(path, segment_id))
+        write_beginning(disk, path, cluster_key, partition_id, Beginning(begin_id, empty=True))
     for segment_id in segment_ids(disk.disk.listdir(path)):
         _remove_segment(folder, segment_id)
     header = SegmentHeader(disk.disk.now_ms(), cluster_key, partition_id, begin_id)

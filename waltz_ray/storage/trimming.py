@@ -9,7 +9,9 @@ step                         what a crash leaves                         what th
 ===========================  ==========================================  ==========================================
 trim: the file is written    the old beginning or the new one            with the new one: removes the segments below,
                                                                          nobody looks at them any more
+trim: no room for the file   an index less, of the oldest segment        makes it anew
 trim: segments are unlinked  some of those below the beginning           removes the others
+begin_at: no room either     the same                                    the same
 begin_at: the file, *empty*  all segments of the log that was given up   removes every segment, makes the first one,
                                                                          then writes the file without *empty*
 begin_at: the segments go,   some of them; the new one, without header,  the same: until the file is without *empty*
@@ -28,7 +30,7 @@ import struct
 import uuid
 from typing import NamedTuple
 
-from waltz_ray.errors import Corruption
+from waltz_ray.errors import Corruption, DiskFull
 from waltz_ray.protocol.checksum import crc32
 from waltz_ray.storage.disk import Disk, DurableDisk
 
@@ -75,12 +77,16 @@ def write_beginning(
     path = f"{folder}/{_FILE}"
     temporary = f"{path}.new"
     raw = _FIELDS.pack(_VERSION, cluster_key.bytes, partition_id, beginning.first_id, int(beginning.empty))
-    handle = disk.create(temporary)
     try:
-        disk.pwrite(handle, temporary, raw + _CRC.pack(crc32(raw)), 0)
-        disk.fsync(handle, temporary)
-    finally:
-        disk.disk.close(handle)
+        handle = disk.create(temporary)
+        try:
+            disk.pwrite(handle, temporary, raw + _CRC.pack(crc32(raw)), 0)
+            disk.fsync(handle, temporary)
+        finally:
+            disk.disk.close(handle)
+    except DiskFull:
+        disk.unlink(temporary)  # it may have taken the last room there was
+        raise
     disk.rename(temporary, path)
     disk.fsync_directory(folder)
 
