@@ -7,6 +7,7 @@ up the news that the session is lost.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -27,7 +28,7 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
     SessionExpiredError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, Permissions, make_digest_acl
@@ -123,12 +124,25 @@ class _Worker:
                 logger.exception("a ZooKeeper callback failed")
 
 
+class _Threads(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """Kazoo's. Where one cannot be started those before it end."""
+
+    def start(self) -> None:
+        try:
+            super().start()
+        except BaseException:
+            self._running = True  # else it would not stop them
+            self.stop()
+            raise
+
+
 class KazooZooKeeper:
     """A client of a real ZooKeeper. ``hosts``: "host:port,host:port"; the server may bound the session time-out.
 
     InvalidInput for ``hosts`` that make no sense. ZooKeeperUnreachable, with the reason, if none of them answers within
-    ``connect_timeout_s``. Later, a call gives up after the session time-out (at least 2 s); one made while there is no
-    connection waits as long for it to come back. ``access``: None = as the environment says; ConfigError.
+    ``connect_timeout_s``, or if there is no handle, thread or memory for a client; nothing is left of it then. Later, a
+    call gives up after the session time-out (at least 2 s); one made while there is no connection waits as long for it
+    to come back. ``access``: None = as the environment says; ConfigError.
     """
 
     def __init__(
@@ -148,24 +162,39 @@ class KazooZooKeeper:
         self._listeners: dict[Watch, None] = {}
         # Quick reconnects: a failover must not wait for a back-off meant for a busy server.
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.2, max_delay=1.0)
+        retry.retry_exceptions += OSError, MemoryError  # else kazoo's thread ends there, and no session comes any more
         log = _KazooLog(logging.getLogger("kazoo.client"))
         try:
             self._client = KazooClient(
-                hosts, session_timeout_ms / 1000, connection_retry=retry, logger=log, **_options(access, self._acls)
+                hosts,
+                session_timeout_ms / 1000,
+                connection_retry=retry,
+                logger=log,
+                handler=_Threads(),
+                **_options(access, self._acls),
             )
         except ValueError as error:
             raise InvalidInput(f"{hosts!r} is no connect string of ZooKeeper, host:port,host:port: {error}") from error
         try:
             self._client.start(timeout=connect_timeout_s)
+            self._state_worker = _Worker("waltz-zookeeper-states")
+            try:
+                self._watch_worker = _Worker("waltz-zookeeper-watches")
+            except BaseException:
+                self._state_worker.stop()
+                raise
         except KazooTimeoutError as error:
-            self._client.stop()
-            self._client.close()
+            self._end_client()
             why = f" ({log.last_warning})" if log.last_warning else ""
             raise ZooKeeperUnreachable(
                 f"no ZooKeeper server answers at {hosts} within {connect_timeout_s:g} s{why}; is it running?"
             ) from error
-        self._state_worker = _Worker("waltz-zookeeper-states")
-        self._watch_worker = _Worker("waltz-zookeeper-watches")
+        except (OSError, RuntimeError, MemoryError) as error:
+            self._end_client()
+            raise ZooKeeperUnreachable(
+                f"no client of ZooKeeper can be started just now ({error or 'no memory'}); raise the process's limits "
+                "(ulimit -n, ulimit -u) if it lasts"
+            ) from error
         self._client.add_listener(self._on_kazoo_state)
 
     @property
@@ -277,6 +306,12 @@ class KazooZooKeeper:
         self._client.close()
         self._watch_worker.stop()
         self._state_worker.stop()
+
+    def _end_client(self) -> None:
+        """Also one that was not wholly started."""
+        with contextlib.suppress(AttributeError):  # kazoo's own, after all else, where it has no socket to wake it by
+            self._client.stop()
+        self._client.close()
 
     def _watch(
         self,
