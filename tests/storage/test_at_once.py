@@ -6,7 +6,9 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,24 @@ class TestTheRealDisk:
                 OsDisk().at_once(calls)
             assert ended.is_set()
         OsDisk().at_once([])
+
+    @pytest.mark.parametrize("allowed", range(3))
+    def test_who_lacks_threads_makes_each_call_once(self, allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        start, left = threading.Thread.start, [allowed]
+
+        def scarce(thread: threading.Thread) -> None:
+            if not left[0]:
+                raise RuntimeError("can't start new thread")
+            left[0] -= 1
+            start(thread)
+
+        made: list[int] = []
+        with ThreadPoolExecutor(4) as threads, monkeypatch.context() as patch:
+            patch.setattr(gate, "_waiting", threads)
+            patch.setattr(threading.Thread, "start", scarce)
+            OsDisk().at_once([partial(made.append, number) for number in range(10)])
+            assert sorted(made) == list(range(10))
+        assert sorted(made) == list(range(10)), "also of those that had been handed to the threads"
 
     def test_what_is_begun_is_advice(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "file"

@@ -18,6 +18,7 @@ import fcntl
 import os
 import stat
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, Protocol
@@ -187,14 +188,29 @@ class OsDisk:
                 raise OSError(error, os.strerror(error))
 
     def at_once(self, calls: Sequence[Callable[[], None]]) -> None:
-        others = [_waiting.submit(call) for call in calls[1:]]
+        left, failed = deque(calls), list[Exception]()
+
+        def make() -> None:
+            while left:
+                try:
+                    call = left.popleft()
+                except IndexError:
+                    return  # another thread was faster
+                try:
+                    call()
+                except Exception as error:  # noqa: BLE001 - raised below, when all have ended
+                    failed.append(error)
+
+        others: list[concurrent.futures.Future[None]] = []
         try:
-            for call in calls[:1]:  # this thread waits, too
-                call()
+            with contextlib.suppress(RuntimeError, MemoryError):  # no thread can be started: those that there are do it
+                for _ in calls[1 : 1 + _AT_ONCE]:
+                    others.append(_waiting.submit(make))
+            make()  # this thread waits, too
         finally:
             concurrent.futures.wait(others)
-        for other in others:
-            other.result()
+        if failed:
+            raise failed[0]
 
     def fsync_directory(self, path: str) -> None:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
