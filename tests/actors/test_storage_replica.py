@@ -25,7 +25,7 @@ from waltz_ray.actors.storage_replica import ReplicaHost
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
-from waltz_ray.coordination.zookeeper import KazooZooKeeper
+from waltz_ray.coordination.zookeeper import ConnectionState, KazooZooKeeper
 from waltz_ray.errors import ControlFileMissing, DiskFull, ForeignStorage, StorageError
 from waltz_ray.protocol.messages.replica import (
     Append,
@@ -217,6 +217,35 @@ def test_a_replica_goes_on_following_after_an_error_that_no_rule_foresees(
             until(lambda: "Input/output error" in host.status().problem, "the error is told")
             assert host.health() is ActorState.SERVING
         until(lambda: not host.status().problem, "it follows again")
+    finally:
+        host.shutdown()
+
+
+def test_a_replica_that_cannot_start_a_thread_leaves_no_session_behind(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients: list[KazooZooKeeper] = []
+    tried = threading.Semaphore(0)
+
+    def counted(*arguments: Any, **options: Any) -> KazooZooKeeper:
+        clients.append(KazooZooKeeper(*arguments, **options))
+        return clients[-1]
+
+    def no_thread(*arguments: object) -> None:
+        tried.release()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("waltz_ray.actors.storage_replica.KazooZooKeeper", counted)
+    with monkeypatch.context() as patch:
+        patch.setattr("waltz_ray.actors.storage_replica.UpkeepThread", no_thread)
+        host = rig.host()
+        assert tried.acquire(timeout=20)
+        assert tried.acquire(timeout=20)
+    try:
+        until(lambda: host.health() is ActorState.SERVING, "it has a thread")
+        assert [client.state is ConnectionState.CONNECTED for client in clients] == [False] * (len(clients) - 1) + [
+            True
+        ]
     finally:
         host.shutdown()
 

@@ -356,14 +356,14 @@ class ReplicaHost:
             cluster_store.trims.watch(self._look_at_marks)
             cluster_store.moves.watch(self._sets.seen)
             cluster_store.watch_assignment(self._look_at_spaces)  # what a server has is not removed
+            assert self._store is not None
+            if self._upkeep is None:
+                keyring = Keyring.of_reader(self._secret, replica_tls(self._config.tls_authority))
+                self._upkeep = UpkeepThread(self._store, self._config, self._replica_id, self._peers, keyring)
         except BaseException:
             client.close()
             raise
         self._client, self._cluster_store = client, cluster_store
-        assert self._store is not None
-        if self._upkeep is None:
-            keyring = Keyring.of_reader(self._secret, replica_tls(self._config.tls_authority))
-            self._upkeep = UpkeepThread(self._store, self._config, self._replica_id, self._peers, keyring)
         self._because(ActorState.SERVING, "")
         log.info("replica %d serves %s at %s", self._replica_id, self._directory, self._endpoint.endpoint)
 
