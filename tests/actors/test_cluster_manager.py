@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
 import time
@@ -372,3 +373,20 @@ def test_a_manager_that_is_started_again_while_zookeeper_is_away_is_started_once
     monkeypatch.setattr("waltz_ray.actors.cluster_manager.end_manager", told.append)
     ClusterManager("c", "127.0.0.1:1")
     assert told == ["manager: it cannot begin: no ZooKeeper server answers"]
+
+
+@pytest.mark.parametrize(
+    "scarce", [OSError(errno.EMFILE, "Too many open files"), RuntimeError("no thread"), MemoryError()]
+)
+def test_a_manager_that_lacks_what_it_needs_to_begin_is_started_once_more(
+    scarce: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def fails(*arguments: object, **options: object) -> None:
+        raise scarce
+
+    monkeypatch.setattr("waltz_ray.coordination.zookeeper.KazooZooKeeper", fails)
+    monkeypatch.setattr("waltz_ray.actors.cluster_manager.end_manager", told.append)
+    ClusterManager("c", "127.0.0.1:1")
+    assert told == [f"manager: it cannot begin: {str(scarce) or 'no memory'}"]

@@ -318,9 +318,10 @@ class ClusterManager:
         self._cluster, self._connect_string = cluster, zookeeper
         try:
             self._begin(cluster, zookeeper)
-        except ZooKeeperUnreachable as error:
-            # Ray starts a process anew that has ended, and never an actor whose constructor has raised an error.
-            end_manager(f"manager: it cannot begin: {error}")
+        except (ZooKeeperUnreachable, OSError, RuntimeError, MemoryError) as error:
+            # Ray starts a process anew that has ended, and never an actor whose constructor has raised an error. What
+            # the last ones tell of, a lack of handles, threads or memory, may be over by then.
+            end_manager(f"manager: it cannot begin: {str(error) or 'no memory'}")
 
     def _begin(self, cluster: str, zookeeper: str) -> None:
         from waltz_ray.actors.supervision import RaySupervisor, pulse_of, replica_name, server_name

@@ -192,8 +192,8 @@ class KazooZooKeeper:
         except (OSError, RuntimeError, MemoryError) as error:
             self._end_client()
             raise ZooKeeperUnreachable(
-                f"no client of ZooKeeper can be started just now ({error or 'no memory'}); raise the process's limits "
-                "(ulimit -n, ulimit -u) if it lasts"
+                f"no client of ZooKeeper can be started just now ({str(error) or 'no memory'}); raise the process's "
+                "limits (ulimit -n, ulimit -u) if it lasts"
             ) from error
         self._client.add_listener(self._on_kazoo_state)
 
