@@ -26,13 +26,39 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-def test_zookeeper_goes_away_between_listening_and_registering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The port is a fixed one: what the first attempt has opened must not keep it from the second."""
+@pytest.fixture
+def zookeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryZooKeeperServer:
+    """What the actor finds, with a cluster; its port is a fixed one."""
     server = MemoryZooKeeperServer()
-    here = ServerConfig(host="127.0.0.1", port=free_port())
-    config = ClusterConfig(name="demo", directory=str(tmp_path), server=here)
+    config = ClusterConfig(
+        name="demo", directory=str(tmp_path), server=ServerConfig(host="127.0.0.1", port=free_port())
+    )
     make_secret(config.secret_path)
     ClusterStore(MemoryZooKeeper(server), "demo").initialize(1, range(3), {}, 3)
+    monkeypatch.setattr(partition_server, "begin_log", lambda cluster, actor: None)
+    monkeypatch.setattr(partition_server, "own_settings", lambda *_: SimpleNamespace(config=config))
+    monkeypatch.setattr(partition_server, "own_host", lambda given: given)
+    monkeypatch.setattr(partition_server, "KazooZooKeeper", lambda *_: MemoryZooKeeper(server))
+    return server
+
+
+def starts_the_second_time(error: type[Exception]) -> None:
+    """What the first attempt has opened must not keep the port from the second."""
+
+    async def start_twice() -> None:
+        actor = PartitionServer("demo", "nowhere", 0)
+        with pytest.raises(error):
+            await actor.start()
+        await actor.start()
+        assert (await actor.status()).state is ActorState.SERVING
+        await actor.shutdown()
+
+    asyncio.run(asyncio.wait_for(start_twice(), 30))
+
+
+def test_zookeeper_goes_away_between_listening_and_registering(
+    zookeeper: MemoryZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     attempts = 0
 
     class GoesAway(MemoryZooKeeper):
@@ -43,18 +69,19 @@ def test_zookeeper_goes_away_between_listening_and_registering(tmp_path: Path, m
                 raise ZooKeeperUnreachable("ZooKeeper is away")
             return super().register_ephemeral(*what, **how)
 
-    monkeypatch.setattr(partition_server, "begin_log", lambda cluster, actor: None)
-    monkeypatch.setattr(partition_server, "own_settings", lambda *_: SimpleNamespace(config=config))
-    monkeypatch.setattr(partition_server, "own_host", lambda given: given)
-    monkeypatch.setattr(partition_server, "KazooZooKeeper", lambda *_: GoesAway(server))
+    monkeypatch.setattr(partition_server, "KazooZooKeeper", lambda *_: GoesAway(zookeeper))
+    starts_the_second_time(ZooKeeperUnreachable)
 
-    async def start_twice() -> None:
-        actor = PartitionServer("demo", "nowhere", 0)
-        with pytest.raises(ZooKeeperUnreachable):
-            await actor.start()
-        await actor.start()
-        status = await actor.status()
-        assert (status.state, status.endpoint and status.endpoint.port) == (ActorState.SERVING, here.port)
-        await actor.shutdown()
 
-    asyncio.run(asyncio.wait_for(start_twice(), 30))
+def test_its_last_thread_cannot_be_started(zookeeper: MemoryZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, attempts = partition_server.ZooKeeperPulse, 0
+
+    def pulse(*arguments: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise RuntimeError("can't start new thread")
+        return begin(*arguments)
+
+    monkeypatch.setattr(partition_server, "ZooKeeperPulse", pulse)
+    starts_the_second_time(RuntimeError)

@@ -109,11 +109,11 @@ class PartitionServer:
         try:
             await server.start()
             await SetFollower(server).start()
+            assert self._client is not None
+            self._pulse = ZooKeeperPulse(self._client, f"/{self._cluster}")
         except BaseException:  # its port, and its place in ZooKeeper, are the next attempt's
             await server.close()
             raise
-        assert self._client is not None
-        self._pulse = ZooKeeperPulse(self._client, f"/{self._cluster}")
         self._server = server
         quieten_garbage_collector()
         gauges = ServerGauges(self._cluster, str(self._server_id))

@@ -112,10 +112,10 @@ class TopicActor:
         )
         try:
             await server.start()
+            self._pulse = ZooKeeperPulse(self._zookeeper, f"/{self._cluster}")
         except BaseException:
             await server.close()
             raise
-        self._pulse = ZooKeeperPulse(self._zookeeper, f"/{self._cluster}")
         self._server, self._failure = server, ""
         self._metrics = asyncio.ensure_future(self._export(TopicGauges(self._cluster, str(self._actor_id))))
         quieten_garbage_collector()
