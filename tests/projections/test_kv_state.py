@@ -417,6 +417,30 @@ def test_what_cannot_be_read_and_not_be_begun_anew_is_not_kept_open(
     in_file(tmp_path).close()
 
 
+def test_a_lack_of_handles_takes_nothing_away(tmp_path: Path) -> None:
+    """It says nothing about the file, which would have to be folded anew from the whole log."""
+    first = in_file(tmp_path)
+    first.apply([(0, a_set(b"x"))])
+    first.close()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    refused: list[str] = []
+    for spare in range(6):
+        free = os.open(os.devnull, os.O_RDONLY)  # all numbers below are taken
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + spare, limits[1]))
+        try:
+            in_file(tmp_path).close()
+        except ProjectionFailed as error:
+            refused.append(str(error))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        state = in_file(tmp_path)
+        assert (state.mark, state.item(KEY)) == (0, Item(4, b"x", 0)), spare
+        state.close()
+    assert 0 < len(refused) < 6
+    assert all("Too many open files" in why for why in refused)
+
+
 def test_a_second_opener_is_refused(tmp_path: Path) -> None:
     state = in_file(tmp_path)
     with pytest.raises(StorageLocked, match="open already"):

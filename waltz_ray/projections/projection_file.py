@@ -18,6 +18,7 @@ no checksums): bits of a value that have turned over on the disk. Nothing here k
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -51,6 +52,8 @@ _DAMAGES = (
     lmdb.PageFullError,
     lmdb.IncompatibleError,
 )
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT)
+"""They say nothing about a file that cannot be opened because of them."""
 
 
 def boot_id() -> str:
@@ -81,10 +84,10 @@ class ProjectionFile:
         self.path = path
         self._identity = dict(identity)
         self._names = tuple(databases)
-        self._boot = boot_id() if boot is None else boot
         self._reading: lmdb.Transaction | None = None
         self._damaged = False
         try:
+            self._boot = boot_id() if boot is None else boot
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = self._locked()
             try:
@@ -182,15 +185,19 @@ class ProjectionFile:
         try:
             self._open()
         except (lmdb.Error, _NotOursError) as error:
+            if getattr(error, "code", 0) in _SHORTAGES:
+                raise
             self._remove(str(error))
             self._open()
 
     def _problem(self) -> str:
-        """Why the file cannot be believed, by what lies beside it."""
+        """Why the file cannot be believed, by what lies beside it. OSError: it cannot be read just now."""
         try:
             said = json.loads(self._beside.read_text())
             identity, boot, clean = said["identity"], said["boot"], said["clean"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            if isinstance(error, OSError) and error.errno in _SHORTAGES:
+                raise
             return "nothing says whose it is"
         if identity != self._identity:
             return f"it is of {identity}, not {self._identity}"
