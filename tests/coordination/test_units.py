@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import pytest
 
 from tests.coordination.conftest import Harness, Seen
@@ -9,6 +14,7 @@ from tests.coordination.test_memory_faults import DyingZooKeeper
 from tests.protocol.units import Halving, Slice
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
+from waltz_ray.coordination.unit_lease import confirmed_incarnations, keep_lease
 from waltz_ray.coordination.unit_store import UnitMember, UnitRegistration, UnitStore, incarnations
 from waltz_ray.errors import CoordinationError, VersionConflict, ZooKeeperUnreachable
 from waltz_ray.protocol.arrangement import arrange, first_table
@@ -235,3 +241,49 @@ def test_first_tables_make_a_round_trip() -> None:
     table = first_table(SPLITTING, 1_700_000_000)
     store.set_table(table, -1)
     assert store.table() == (table, 0)
+
+
+class Scarce(ThreadPoolExecutor):
+    """Its first thread cannot be started."""
+
+    def submit(self, *call: Any, **options: Any) -> Any:
+        if not self.refused:
+            self.refused = True
+            raise RuntimeError("can't start new thread")
+        return super().submit(*call, **options)
+
+    refused = False
+
+
+def test_a_lease_is_renewed_and_members_are_read_after_a_lack_of_threads() -> None:
+    """Whoever were registered without would keep its units, and serve none of them."""
+    zookeeper = MemoryZooKeeper(MemoryZooKeeperServer())
+    zookeeper.create("/c", b"")
+    store = store_of(zookeeper)
+
+    async def run() -> LeaseConfirmed:
+        registered = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def told(event: RegisteredAs | Unregistered) -> None:
+            loop.call_soon_threadsafe(registered.set)
+
+        registration = store.register(3, HERE, told, time.monotonic)
+        await registered.wait()
+        confirmed: asyncio.Future[LeaseConfirmed] = loop.create_future()
+
+        def renewed(lease: LeaseConfirmed) -> None:
+            if not confirmed.done():
+                confirmed.set_result(lease)
+
+        with Scarce(1) as thread:
+            keeping = asyncio.ensure_future(keep_lease("kv/3", lambda: registration, thread, 0.1, renewed))
+            await asyncio.wait([keeping, confirmed], return_when=asyncio.FIRST_COMPLETED)
+            keeping.cancel()
+        with Scarce(1) as thread:
+            assert [*await confirmed_incarnations("kv/3", store, thread, 0.01)] == [3]
+        registration.cancel()
+        return await asyncio.wait_for(confirmed, 10)
+
+    assert asyncio.run(run()).incarnation
+    zookeeper.close()

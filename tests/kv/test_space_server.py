@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import cast
 
 from waltz_ray import compat
 from waltz_ray.config import KvConfig
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
+from waltz_ray.coordination.unit_store import UnitRegistration
 from waltz_ray.errors import ProjectionFailed
 from waltz_ray.kv.messages import SpaceMeant
 from waltz_ray.kv.model import BARRIER, ItemKey, Record, Set, ValueType
@@ -76,6 +78,28 @@ def test_a_projection_of_before_a_recovery_is_begun_anew_also_where_the_log_is_a
 
     assert asyncio.run(found("the second")) == b"of now"
     assert asyncio.run(found("the first")) == b"given up", "it is gone on with, as long as it may be"
+
+
+def test_a_space_one_of_whose_tasks_has_ended_is_left_and_not_said_to_be_served(tmp_path: Path) -> None:
+    """Without what renews its lease it would serve nothing, and nobody else would."""
+
+    async def run() -> None:
+        async with InMemoryCluster(partitions=4) as cluster:
+            client = await cluster.connect_async()
+            failed: asyncio.Future[ProjectionFailed] = asyncio.get_running_loop().create_future()
+            zookeeper = MemoryZooKeeper(MemoryZooKeeperServer())
+            server = SpaceServer(0, "waltz", A_SPACE, client, zookeeper, KvConfig(), tmp_path, failed.set_result)
+            try:
+                await server.start(0)
+                server._registration = cast(UnitRegistration, object())  # the lease cannot be renewed with it
+                assert "has no attribute 'contact'" in str(await asyncio.wait_for(failed, 20))
+                assert server.failure
+            finally:
+                server._registration = None
+                await server.close()
+                zookeeper.close()
+
+    asyncio.run(run())
 
 
 def test_whoever_means_another_space_is_told(tmp_path: Path) -> None:

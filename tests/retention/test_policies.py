@@ -107,6 +107,8 @@ def test_a_server_goes_on_looking_after_a_node_that_could_not_be_read(monkeypatc
             raise NodeDamaged("/store/trims is no JSON")
         if len(looked) == 2:
             raise ZooKeeperUnreachable("no answer")
+        if len(looked) == 3:
+            raise RuntimeError("can't start new thread")
         raise asyncio.CancelledError
 
     monkeypatch.setattr(Retention, "look", look)
@@ -117,7 +119,7 @@ def test_a_server_goes_on_looking_after_a_node_that_could_not_be_read(monkeypatc
             await Retention(cast(RetentionHost, host), 0.0).keep_looking()
 
     asyncio.run(run())
-    assert len(looked) == 3
+    assert len(looked) == 4
 
 
 def test_what_is_older_than_a_space_keeps_is_given_up_and_nothing_younger() -> None:

@@ -66,7 +66,8 @@ class Retention:
             await asyncio.sleep(self._interval_s)
             try:
                 await self.look()
-            except CoordinationError as error:  # away, or a node that a person has to put right: it goes on then
+            # It is away, or a node is to be put right by a person, or no thread can be started: it goes on then.
+            except (CoordinationError, RuntimeError) as error:
                 if self._quiet.due():
                     log.warning("server %d: trims nothing for now: %s", self._host.server_id, error)
 

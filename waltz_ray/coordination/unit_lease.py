@@ -40,7 +40,7 @@ async def keep_lease(
         if current is not None:
             try:
                 said = await loop.run_in_executor(thread, current.contact)
-            except CoordinationError as error:
+            except (CoordinationError, RuntimeError) as error:  # RuntimeError: no thread can be started just now
                 log.info("%s: the lease is not renewed: %s", who, error)
                 said = None
             if isinstance(said, LeaseConfirmed):
@@ -56,6 +56,6 @@ async def confirmed_incarnations(
     while True:
         try:
             return incarnations(await loop.run_in_executor(threads, store.confirmed_members))
-        except CoordinationError as error:
+        except (CoordinationError, RuntimeError) as error:
             log.info("%s: who is registered cannot be read: %s", who, error)
             await asyncio.sleep(again_s)

@@ -339,8 +339,10 @@ class SpaceServer:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self._loop.call_exception_handler({"message": "a kv task failed", "exception": task.exception()})
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._loop.call_exception_handler({"message": "a kv task failed", "exception": error})
+            # Without its lease nothing is served, without its compactor the log grows: it is opened anew.
+            self._failed(ProjectionFailed(f"a task of it has ended: {error!r}; see its log"))
 
 
 def _server(endpoint: Endpoint) -> str:
