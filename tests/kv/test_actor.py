@@ -119,8 +119,11 @@ async def until(what: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def test_a_space_that_cannot_be_opened_keeps_no_other_from_being_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One has no room on its disk, the log of another does not answer."""
+@pytest.mark.parametrize("scarce", [ProjectionFailed("make room"), RuntimeError("can't start new thread")])
+def test_a_space_that_cannot_be_opened_keeps_no_other_from_being_served(
+    scarce: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One lacks something, as room on its disk; the log of another does not answer."""
     monkeypatch.setattr(module, "_AGAIN_S", 0.0)
 
     async def follows() -> None:
@@ -131,7 +134,7 @@ def test_a_space_that_cannot_be_opened_keeps_no_other_from_being_served(monkeypa
         async def opens(space: Space) -> None:
             tried.append(space.name)
             if space.name == "full" and not room.is_set():
-                raise ProjectionFailed("make room on that disk")
+                raise scarce
             if space.name == "away":
                 await asyncio.Event().wait()
             actor._servers[space.name] = Opened()  # type: ignore[assignment]
@@ -141,7 +144,7 @@ def test_a_space_that_cannot_be_opened_keeps_no_other_from_being_served(monkeypa
         spaces = [Space(name, "kv", 16 * at, 16, SpaceState.READY) for at, name in enumerate(("full", "away", "good"))]
         actor._spaces_seen(SpaceTable(48, {space.name: space for space in spaces}))
         await until(lambda: "good" in actor._servers and tried.count("full") > 2)
-        assert actor._trouble == "space full: make room on that disk"
+        assert actor._trouble == f"space full: {scarce}"
         room.set()
         await until(lambda: {*actor._servers} == {"full", "good"})
         assert actor._trouble == ""

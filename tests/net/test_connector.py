@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -68,6 +70,21 @@ def test_a_refused_connection_names_whom() -> None:
         connect_blocking("127.0.0.1", port, 20)
     with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1:{port}"):
         asyncio.run(connect(Opened, "127.0.0.1", port, 20))
+
+
+def test_a_name_that_no_thread_can_look_up_is_an_os_error() -> None:
+    """Who tries again after one would else end: a server's link to a replica, for good."""
+
+    class Scarce(ThreadPoolExecutor):
+        def submit(self, *call: Any, **options: Any) -> Any:
+            raise RuntimeError("can't start new thread")
+
+    async def dials() -> None:
+        asyncio.get_running_loop().set_default_executor(Scarce(1))
+        with pytest.raises(OSError, match="no connection to localhost:1: can't start new thread"):
+            await connect(Opened, "localhost", 1, 20)
+
+    asyncio.run(dials())
 
 
 def test_what_all_addresses_of_a_host_say_is_what_the_host_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ its connection, and its place among the limits, for ever.
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 import socket
 import ssl
@@ -94,6 +95,9 @@ async def connect(
             one.abort("given up while it was being opened")
         if isinstance(error, OSError):
             raise _named(error, host, port, timeout_s) from error
+        if isinstance(error, RuntimeError | MemoryError):  # no thread can be started that looks up a name, or no memory
+            why = str(error) or "no memory"
+            raise OSError(errno.ENOMEM, f"no connection to {host}:{port}: {why}") from error
         raise
     try:
         _opened(transport.get_extra_info("socket"), untaken_ms)

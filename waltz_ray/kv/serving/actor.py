@@ -216,8 +216,8 @@ class KvActor:
         while True:
             try:
                 await self._open(space)
-            except (WaltzError, OSError) as error:
-                self._unopened[space.name] = f"space {space.name}: {error}"
+            except (WaltzError, OSError, RuntimeError, MemoryError) as error:  # the last two: no thread, or no memory
+                self._unopened[space.name] = f"space {space.name}: {str(error) or 'no memory'}"
                 log.error("kv/%d: %s", self._actor_id, self._unopened[space.name])
                 await asyncio.sleep(_AGAIN_S)
             else:
