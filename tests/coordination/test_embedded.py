@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +19,8 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from tests.coordination.conftest import Seen
+from waltz_ray.actors import zookeeper_host
+from waltz_ray.actors.zookeeper_host import ZooKeeperKeeper
 from waltz_ray.coordination.api import ConnectionState
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
@@ -127,6 +131,56 @@ def test_a_port_in_use_is_named(data_dir: Path) -> None:
         with pytest.raises(CoordinationError, match=f"port {port} of 127.0.0.1 is in use"):
             EmbeddedZooKeeper(data_dir, port=port).start()
     assert EmbeddedZooKeeper(data_dir).pid is None
+
+
+def test_a_full_disk_does_not_take_its_port_away(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would find it at another one."""
+    data_dir.mkdir()
+    (data_dir / "zookeeper.lock").touch()
+    (data_dir / "zoo.cfg").write_text("# of an earlier version\nclientPort=23456\n")
+
+    def full(path: Path, text: str) -> None:
+        path.open("w").close()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    server = EmbeddedZooKeeper(data_dir)
+    with pytest.raises(CoordinationError, match=r"zoo\.cfg cannot be written: No space left"):
+        server.start()
+    assert server._configured_port() == 23456
+
+
+def test_a_server_that_died_is_started_when_there_is_room_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its keeper goes on to look, whatever a start meets, and says what that was."""
+    tried = threading.Semaphore(0)
+    room, started = threading.Event(), threading.Event()
+
+    class Dead:
+        pid: int | None = None
+
+        def __init__(self, *where: object, **how: object) -> None:
+            pass
+
+        def start(self, *how: object) -> str:
+            if threading.current_thread() is not threading.main_thread():
+                tried.release()
+                if not room.is_set():
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                self.pid = 1
+                started.set()
+            return "127.0.0.1:23456"
+
+    monkeypatch.setattr(zookeeper_host, "EmbeddedZooKeeper", Dead)
+    keeper = ZooKeeperKeeper("nowhere", check_interval_s=0.01)
+    try:
+        for _ in range(3):
+            assert tried.acquire(timeout=20)
+        assert "No space left" in keeper.error
+        room.set()
+        assert started.wait(20)
+    finally:
+        keeper.close()
+    assert (keeper.error, keeper.pid, keeper.restarts) == ("", 1, 1)
 
 
 def test_a_server_that_cannot_start_is_quoted(data_dir: Path) -> None:

@@ -14,7 +14,6 @@ import threading
 from waltz_ray.actors.actor_log import begin_log
 from waltz_ray.actors.full_disk import little_room
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
-from waltz_ray.errors import CoordinationError
 from waltz_ray.finding.ray_lookup import namespace_of
 from waltz_ray.runtime.status import ActorState, EmbeddedZooKeeperStatus
 
@@ -61,13 +60,15 @@ class ZooKeeperKeeper:
 
     def _run(self) -> None:
         while not self._stopping.wait(self._interval_s):
-            if self._server.pid is not None:
-                continue
             try:
+                if self._server.pid is not None:
+                    self.error = ""  # it may have needed longer than it was waited for
+                    continue
                 self._server.start()
-            except CoordinationError as error:
+            except Exception as error:  # as of a full disk, or a lack of handles: who ceases to look starts it no more
+                if str(error) != self.error:
+                    log.exception("zookeeper: the server died and cannot be started; trying again")
                 self.error = str(error)
-                log.exception("zookeeper: the server died and cannot be started; trying again")
             else:
                 self.restarts += 1
                 self.error = ""

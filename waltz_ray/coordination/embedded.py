@@ -119,7 +119,8 @@ class EmbeddedZooKeeper:
         with self._starting():
             process, port = self._adopted_or_launched()
             self._wait_until_ready(process, port, timeout_s)
-            self._record.write_text(json.dumps({"version": 1, "pid": process.pid, "port": port}) + "\n")
+            with suppress(OSError):  # a hint, and the disk may be full
+                self._record.write_text(json.dumps({"version": 1, "pid": process.pid, "port": port}) + "\n")
             return f"{self._host}:{port}"
 
     def launch(self) -> None:
@@ -215,8 +216,8 @@ class EmbeddedZooKeeper:
 
     def _launch(self, port: int) -> psutil.Process:
         logging_config = self._dir / "log4j2.properties"
-        self._config.write_text(_CONFIG.format(data=self._dir / "data", host=self._host, port=port))
-        logging_config.write_text(_LOGGING.format(log=self._log))
+        _have_text(self._config, _CONFIG.format(data=self._dir / "data", host=self._host, port=port))
+        _have_text(logging_config, _LOGGING.format(log=self._log))
         command = [
             find_java(),
             "-Xmx256m",
@@ -261,6 +262,18 @@ class EmbeddedZooKeeper:
     def _last_log_line(self) -> str:
         lines = self._log.read_text(errors="replace").split("\n") if self._log.exists() else []
         return next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty")
+
+
+def _have_text(path: Path, text: str) -> None:
+    """The file has this text, or what it had: its port is known by nothing else. CoordinationError."""
+    if path.exists() and path.read_text() == text:
+        return
+    new = path.with_name(f"{path.name}.new")
+    try:
+        new.write_text(text)
+        new.replace(path)
+    except OSError as error:
+        raise CoordinationError(f"{path} cannot be written: {error.strerror}; look after that disk") from error
 
 
 def _is_alive(process: psutil.Process) -> bool:
