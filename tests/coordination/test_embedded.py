@@ -14,13 +14,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil  # type: ignore[import-untyped]
 import pytest
 
 from tests.coordination.conftest import Seen
 from waltz_ray.actors import zookeeper_host
-from waltz_ray.actors.zookeeper_host import ZooKeeperKeeper
+from waltz_ray.actors.zookeeper_host import ZooKeeperHost, ZooKeeperKeeper
 from waltz_ray.coordination.api import ConnectionState
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
@@ -181,6 +182,30 @@ def test_a_server_that_died_is_started_when_there_is_room_again(monkeypatch: pyt
     finally:
         keeper.close()
     assert (keeper.error, keeper.pid, keeper.restarts) == ("", 1, 1)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_actor_that_ray_has_started_again_is_so_until_its_server_starts(
+    again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray gives an actor up whose constructor has raised an error; `waltz up` is to be told of it."""
+    ended: list[str] = []
+
+    def full(*where: object, **how: object) -> None:
+        raise CoordinationError("No space left")
+
+    context = SimpleNamespace(namespace="waltz-c", was_current_actor_reconstructed=again)
+    monkeypatch.setattr("ray.get_runtime_context", lambda: context)
+    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.1")
+    monkeypatch.setattr(zookeeper_host, "begin_log", lambda *names: None)
+    monkeypatch.setattr(zookeeper_host, "ZooKeeperKeeper", full)
+    monkeypatch.setattr(zookeeper_host, "end_process", ended.append)
+    if again:
+        ZooKeeperHost("nowhere", 1.0)
+    else:
+        with pytest.raises(CoordinationError):
+            ZooKeeperHost("nowhere", 1.0)
+    assert ended == ["zookeeper: the server cannot be started: No space left; this process ends"] * again
 
 
 def test_a_server_that_cannot_start_is_quoted(data_dir: Path) -> None:

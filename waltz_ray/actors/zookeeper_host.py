@@ -13,7 +13,9 @@ import threading
 
 from waltz_ray.actors.actor_log import begin_log
 from waltz_ray.actors.full_disk import little_room
+from waltz_ray.actors.replica_endpoint import end_process
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
+from waltz_ray.errors import CoordinationError
 from waltz_ray.finding.ray_lookup import namespace_of
 from waltz_ray.runtime.status import ActorState, EmbeddedZooKeeperStatus
 
@@ -81,10 +83,17 @@ class ZooKeeperHost:
     def __init__(self, data_dir: str, start_timeout_s: float) -> None:
         import ray
 
-        begin_log(str(ray.get_runtime_context().namespace).removeprefix(namespace_of("")), "zookeeper")
+        context = ray.get_runtime_context()
+        begin_log(str(context.namespace).removeprefix(namespace_of("")), "zookeeper")
         host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         self._data_dir = data_dir
-        self._keeper = ZooKeeperKeeper(data_dir, host=host, start_timeout_s=start_timeout_s)
+        try:
+            self._keeper = ZooKeeperKeeper(data_dir, host=host, start_timeout_s=start_timeout_s)
+        except (CoordinationError, OSError, RuntimeError, MemoryError) as error:
+            if not context.was_current_actor_reconstructed:
+                raise  # who makes it the first time is told
+            # Ray starts a process anew that has ended, and never an actor whose constructor has raised an error.
+            end_process(f"zookeeper: the server cannot be started: {str(error) or 'no memory'}; this process ends")
 
     def connect_string(self) -> str:
         return self._keeper.connect_string
