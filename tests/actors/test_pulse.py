@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 
 from waltz_ray.actors.pulse import ActorPulse
@@ -54,3 +55,20 @@ def test_an_actor_that_is_not_there_is_silent() -> None:
     assert actors.after(5) == (0, 5)
     actors.answers["b"] = True
     assert actors.after(5) == (0, 0)
+
+
+def test_one_that_could_not_ask_asks_again() -> None:
+    """Else everybody would be called silent for good, as soon as the cluster's Ray had not answered once."""
+    asked = threading.Semaphore(0)
+
+    def send(name: str) -> None:
+        asked.release()
+        raise RuntimeError("Ray does not answer")
+
+    pulse = ActorPulse(["a"], send, lambda calls, timeout_s: {}, interval_s=0.001)
+    pulse.start()
+    try:
+        for _ in range(3):
+            assert asked.acquire(timeout=20)
+    finally:
+        pulse.close()

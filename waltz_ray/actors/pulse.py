@@ -7,12 +7,15 @@ for it.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 __all__ = ["ActorPulse"]
+
+log = logging.getLogger(__name__)
 
 Call = Any
 
@@ -30,7 +33,9 @@ class ActorPulse:
         send: Callable[[str], Call | None],
         ended: Callable[[Mapping[str, Call], float], Mapping[str, bool]],
         clock: Callable[[], float] = time.monotonic,
+        interval_s: float = _INTERVAL_S,
     ) -> None:
+        self._interval_s = interval_s
         self._send, self._ended, self._clock = send, ended, clock
         self._answered = dict.fromkeys(names, clock())
         self._calls: dict[str, Call] = {}
@@ -67,5 +72,12 @@ class ActorPulse:
                 self._answered[name] = self._clock()
 
     def _run(self) -> None:
-        while not self._closing.wait(_INTERVAL_S):
-            self.beat()
+        failed = ""
+        while not self._closing.wait(self._interval_s):
+            try:
+                self.beat()
+                failed = ""
+            except Exception as error:  # Ray's errors have many roots; who ceases to ask calls everybody silent
+                if str(error) != failed:
+                    log.exception("the actors cannot be asked whether they live; trying again")
+                failed = str(error)
