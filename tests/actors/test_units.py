@@ -125,6 +125,29 @@ def test_one_that_is_alone_after_the_settle_time_has_everything(rig: Rig) -> Non
     asyncio.run(run())
 
 
+def test_a_lack_of_threads_is_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nobody's units would be moved any more, for as long as the manager lives."""
+    run_in_thread, refused = asyncio.to_thread, 0
+
+    async def scarce(call: Callable[..., Any], *arguments: Any) -> Any:
+        nonlocal refused
+        if getattr(call, "__name__", "") == "_write" and refused < 2:
+            refused += 1
+            raise RuntimeError("can't start new thread")
+        return await run_in_thread(call, *arguments)
+
+    monkeypatch.setattr("waltz_ray.actors.units.asyncio.to_thread", scarce)
+    monkeypatch.setattr("waltz_ray.actors.units._LOOK_S", 0.05)
+
+    async def run() -> None:
+        rig.actor(1)
+        async with running(rig.units(rig.own_store(), settle_s=0.2).run()):
+            await rig.soon(lambda: rig.primaries() == {1: 16}, "whoever is there has everything")
+        assert refused == 2
+
+    asyncio.run(run())
+
+
 def test_who_does_not_lead_removes_nobody_and_later_does_not_forget(rig: Rig) -> None:
     """A manager that leads only once an actor is dead (both were on one machine) removes it all the same; not one that
     nobody could reach for a while."""

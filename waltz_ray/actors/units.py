@@ -108,7 +108,7 @@ class SpaceUnits(Generic[U]):
         for actor, incarnation in [*self._refused.items()]:
             try:
                 await asyncio.to_thread(self._store.remove, actor, incarnation)
-            except CoordinationError as error:
+            except (CoordinationError, RuntimeError) as error:  # RuntimeError: no thread can be started just now
                 log.warning("the registration of actor %d is not removed, its session will end: %s", actor, error)
                 continue
             log.info("nobody listens any more where actor %d did: its registration is removed", actor)
@@ -131,7 +131,7 @@ class SpaceUnits(Generic[U]):
             await asyncio.to_thread(self._write, present)
         except VersionConflict:
             self._changed.set()  # another leader, for a moment: look again
-        except CoordinationError as error:
+        except (CoordinationError, RuntimeError) as error:
             log.warning("who should have which unit is not written: %s", error)
 
     def _write(self, present: list[int]) -> None:
