@@ -16,6 +16,7 @@ from waltz_ray.config import ClusterConfig, ServerConfig
 from waltz_ray.coordination.api import EphemeralNode
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
+from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.errors import ZooKeeperUnreachable
 from waltz_ray.runtime.status import ActorState
 from waltz_ray.security.secret_file import make_secret
@@ -74,14 +75,14 @@ def test_zookeeper_goes_away_between_listening_and_registering(
 
 
 def test_its_last_thread_cannot_be_started(zookeeper: MemoryZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin, attempts = partition_server.ZooKeeperPulse, 0
+    attempts = 0
 
     def pulse(*arguments: Any) -> Any:
         nonlocal attempts
         attempts += 1
         if attempts == 1:
             raise RuntimeError("can't start new thread")
-        return begin(*arguments)
+        return ZooKeeperPulse(*arguments)
 
     monkeypatch.setattr(partition_server, "ZooKeeperPulse", pulse)
     starts_the_second_time(RuntimeError)

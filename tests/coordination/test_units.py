@@ -278,12 +278,13 @@ def test_a_lease_is_renewed_and_members_are_read_after_a_lack_of_threads() -> No
 
         with Scarce(1) as thread:
             keeping = asyncio.ensure_future(keep_lease("kv/3", lambda: registration, thread, 0.1, renewed))
-            await asyncio.wait([keeping, confirmed], return_when=asyncio.FIRST_COMPLETED)
+            keeping.add_done_callback(lambda task: task.cancelled() or confirmed.cancel())
+            await asyncio.wait([confirmed], timeout=10)
             keeping.cancel()
         with Scarce(1) as thread:
             assert [*await confirmed_incarnations("kv/3", store, thread, 0.01)] == [3]
         registration.cancel()
-        return await asyncio.wait_for(confirmed, 10)
+        return confirmed.result()
 
     assert asyncio.run(run()).incarnation
     zookeeper.close()

@@ -488,7 +488,7 @@ def test_a_full_disk_with_a_growth_to_come_is_made_free_by_the_spaces_that_go() 
     )
     disk.capacity_bytes = disk._used()
     replica.follow(table, Assignment())
-    assert (replica.store.removed, list(replica.store.partition_ids)) == ({1}, [0, 1, 2])
+    assert (replica.store.removed, list(replica.store.partition_ids)) == (frozenset({1}), [0, 1, 2])
     assert len(contents(replica.store.partition(0))) == 30
 
 
