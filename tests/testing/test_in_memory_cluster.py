@@ -124,6 +124,16 @@ def test_a_refused_append_is_sent_again_or_reported() -> None:
         assert cluster.faults_met == {"append_failures": 2}
 
 
+def test_refused_appends_keep_the_order_of_their_calls() -> None:
+    """As at any server, what is sent before the client knows is refused, too."""
+    sent = [b"%d" % number for number in range(300)]
+    cluster = InMemoryCluster(faults=Faults(append_failures=0.2), seed=3)
+    with cluster, cluster.connect(config=ClientConfig(batch_records=3)) as client:
+        assert client.append_many(0, sent).result(PATIENCE_S).tolist() == list(range(300))
+        assert log_of(client) == sent
+        assert cluster.faults_met["append_failures"] > 1
+
+
 @pytest.mark.parametrize(("fault", "retries"), [("connections_lost", 1), ("answers_lost", 0)])
 def test_an_append_without_an_answer_is_in_the_log_once(fault: str, retries: int) -> None:
     """The feed says which of the two it was: it is sent again exactly when it has to be."""

@@ -15,6 +15,7 @@ from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.client import LockFailureBatch, Rejected, RejectionCode
 from waltz_ray.protocol.partition.events import AppendReceived, Event, FeedPaused, FeedResumed, MountReceived
+from waltz_ray.protocol.partition.intake import is_unaware
 from waltz_ray.protocol.records import AppendBatch, Int32s, LockColumns
 from waltz_ray.testing.faults import FaultDice
 from waltz_ray.testing.replica import MemoryReplica, MemoryReplicaLink
@@ -95,6 +96,7 @@ class MemoryConnection(ClientConnection):
         super().__init__(connection_id, server)
         self._memory_server = server
         self._cut = False
+        self._refused_ends: dict[tuple[int, int], int] = {}  # by partition and client: ``Subscriber.refused_end``
 
     def hold_feed(self, partition_id: int, held: bool) -> None:
         event = FeedPaused(self.connection_id) if held or self.busy else FeedResumed(self.connection_id)
@@ -103,11 +105,13 @@ class MemoryConnection(ClientConnection):
     def tell(self, partition_id: int, event: Event) -> None:
         if self._cut:
             return
-        if isinstance(event, MountReceived) and partition_id in self._memory_server.suspended:
-            self.hold_feed(partition_id, held=True)
+        if isinstance(event, MountReceived):
+            self._refused_ends.pop((partition_id, event.mount.req_id.client_id), None)
+            if partition_id in self._memory_server.suspended:
+                self.hold_feed(partition_id, held=True)
         fault = None
         if isinstance(event, AppendReceived):
-            fault = self._memory_server.dice.draw(self._locks_can_fail(event.batch))
+            fault = self._fault(event.batch)
         if fault in (None, "answers_lost"):
             super().tell(partition_id, event)
         elif isinstance(event, AppendReceived):
@@ -115,6 +119,19 @@ class MemoryConnection(ClientConnection):
         if fault in ("connections_lost", "answers_lost"):
             self._cut = True
             self.abort(_WHY)
+
+    def _fault(self, batch: AppendBatch) -> str | None:
+        """What it meets. After a refusal also what its client sends before it knows, as at any server: or that would
+        get ahead."""
+        place = batch.partition_id, batch.client_id
+        refused_end = self._refused_ends.pop(place, None)
+        if refused_end is not None and is_unaware(refused_end, batch):
+            fault: str | None = "append_failures"
+        else:
+            fault = self._memory_server.dice.draw(self._locks_can_fail(batch))
+        if fault == "append_failures":
+            self._refused_ends[place] = batch.end_number
+        return fault
 
     def _refuse(self, batch: AppendBatch, fault: str | None) -> None:
         partition_id, numbers = batch.partition_id, batch.sequence_numbers
