@@ -379,6 +379,23 @@ def test_a_space_has_cursors_of_its_own(cluster: InMemoryCluster, client: WaltzC
     assert positions(client) == {0: 0}
 
 
+def test_after_stop_nothing_comes_of_what_was_read_before(cluster: InMemoryCluster, client: WaltzClient) -> None:
+    async def test() -> None:
+        async with await cluster.connect_async() as another, await another.cursor("mail", 0) as cursor:
+            assert (await anext(cursor)).transaction_id == 0
+            await cursor.stop()
+            assert not await cursor.poll(timeout=0)
+            assert [one async for one in cursor] == []
+
+    with client.cursor("audit", 0) as cursor:
+        assert next(cursor).transaction_id == 0
+        cursor.stop()
+        assert not cursor.poll(timeout=0)
+        assert [*cursor] == []
+    asyncio.run(test())
+    assert positions(client) == positions(client, "mail") == {0: 1}
+
+
 def test_stop_ends_the_iteration_from_another_thread(client: WaltzClient) -> None:
     with client.cursor("audit", 0) as cursor:
         timer = threading.Timer(0.05, cursor.stop)

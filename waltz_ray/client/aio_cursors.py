@@ -96,7 +96,8 @@ class AsyncCursor(AsyncIterator[Transaction]):
         """
         self._finish()
         self._check()
-        batch = [*self._rest] or await self._next_batch(timeout)
+        batch: Sequence[Transaction] = [] if self._stopped else [*self._rest]
+        batch = batch or await self._next_batch(timeout)
         if batch:
             self._progress.give(batch[-1].partition_id, batch[-1].transaction_id)
         return batch
@@ -109,12 +110,12 @@ class AsyncCursor(AsyncIterator[Transaction]):
         self._check()
         while True:
             await self._write_if_due()  # before anything is taken, which would be lost if this is left by an exception
+            if self._stopped:
+                raise StopAsyncIteration
             for transaction in self._rest:
                 self._progress.give(transaction.partition_id, transaction.transaction_id)
                 return transaction
             self._rest = iter(await self._next_batch(None))
-            if self._stopped:
-                raise StopAsyncIteration
 
     async def stop(self) -> None:
         """Nothing comes any more, and whoever waits for it goes on. ``close`` gives the cursor back."""

@@ -104,7 +104,8 @@ class Cursor(Iterator[Transaction]):
         """
         self._finish()
         self._check()
-        batch = [*self._rest] or self._next_batch(timeout)
+        batch: Sequence[Transaction] = [] if self._stopped else [*self._rest]
+        batch = batch or self._next_batch(timeout)
         if batch:
             self._progress.give(batch[-1].partition_id, batch[-1].transaction_id)
         return batch
@@ -117,12 +118,12 @@ class Cursor(Iterator[Transaction]):
         self._check()
         while True:
             self._write_if_due()  # before anything is taken, which would be lost if this is left by an exception
+            if self._stopped:
+                raise StopIteration
             for transaction in self._rest:
                 self._progress.give(transaction.partition_id, transaction.transaction_id)
                 return transaction
             self._rest = iter(self._next_batch(None))
-            if self._stopped:
-                raise StopIteration
 
     def stop(self) -> None:
         """Nothing comes any more, and whoever waits for it goes on; for any thread. ``close`` gives the cursor back."""
