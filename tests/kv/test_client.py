@@ -136,6 +136,11 @@ def test_names_that_cannot_be(kv: Any, name: Any) -> None:
             kv.set(name, b"x")
 
 
+def test_many_of_which_the_first_has_neither_a_name_nor_a_value(kv: Any) -> None:
+    assert [*kv.set_many({"": b"", "a": 1})] == ["", "a"]
+    assert kv.get_many(["", "a"]) == {"": b"", "a": 1}
+
+
 def test_many_are_read_and_written_at_once(cluster: FakeKvCluster, kv: Any) -> None:
     until(lambda: kv.statistics()["known_buckets"] == 16)
     versions = kv.set_many({name: name.upper() for name in NAMES})

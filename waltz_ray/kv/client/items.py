@@ -458,10 +458,10 @@ def _by_actor(table: RouteTable, jobs: Sequence[PutJob]) -> list[PutJob]:
 
 def _chunks(ops: Sequence[Op]) -> list[list[Op]]:
     chunks: list[list[Op]] = []
-    size = _CHUNK_BYTES
+    size = 0
     for op in ops:
         length = len(op.name) + len(op.data)
-        if size + length > _CHUNK_BYTES or len(chunks[-1]) >= _CHUNK_ENTRIES:
+        if not chunks or size + length > _CHUNK_BYTES or len(chunks[-1]) >= _CHUNK_ENTRIES:
             chunks.append([])
             size = 0
         chunks[-1].append(op)
