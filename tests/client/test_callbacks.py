@@ -64,6 +64,34 @@ def test_the_mark_stays_below_a_refused_transaction(server: FakeServer, make_cli
     assert max(marks) <= 2
 
 
+def test_nothing_comes_again_before_the_application_can_say_how_far_it_is(
+    server: FakeServer, make_client: MakeClient
+) -> None:
+    """Its database goes away between two transactions, and for longer than the first pause."""
+
+    class Away(Recorder):
+        left = 0  # questions that find it away
+
+        def apply_transaction(self, transaction: Transaction) -> None:
+            self.left = 5 if transaction.transaction_id in self.fail_on else 0
+            super().apply_transaction(transaction)
+
+        def client_high_water_mark(self, partition_id: int) -> int:
+            self.left -= 1
+            if self.left >= 0:
+                raise OSError("the database is away")
+            return super().client_high_water_mark(partition_id)
+
+    recorder = Away()
+    recorder.fail_on = {3}
+    server.append_directly(0, [b"%d" % i for i in range(5)])
+    client = make_client(recorder, partitions=[0])
+    recorder.wait_for(lambda: recorder.ids()[-1:] == [4])
+    assert recorder.ids() == [0, 1, 2, 3, 4]
+    assert [str(error) for _, _, error in recorder.uncaught].count("the database is away") == 5
+    client.wait_applied(0, 4, PATIENCE_S)
+
+
 def test_the_application_may_skip_by_moving_its_mark(server: FakeServer, make_client: MakeClient) -> None:
     recorder = Recorder()
     recorder.fail_on = {1}

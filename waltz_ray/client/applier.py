@@ -59,6 +59,8 @@ class ApplyQueue:
         """What the application refused transactions with, until it takes them."""
         self.refusing = False
         """It is being told of that: ``mark`` may be more than it knows."""
+        self.unsaid = False
+        """The application could not say how far it is when it was asked last."""
         self.queued = False
         self.pauses = Backoff(longest_s=1.0, spread=0.0)  # nobody else waits for the same
         self.waiters: list[tuple[int, int, Callable[[], None]]] = []  # heap: (transaction ID, tie-break, action)
@@ -171,7 +173,10 @@ class Applier:
                 last = max(last, feed.first_id + len(feed) - 1)
         queue.kept, queue.kept_bytes = Transactions([]), 0
         transactions = Transactions(frames)
-        if not transactions or self._applied(queue, transactions):
+        if queue.unsaid:  # it may have applied some of them: nothing comes again before it can say
+            self._go_on(queue, transactions)
+            queue.kept_bytes = frame_bytes
+        elif not transactions or self._applied(queue, transactions):
             self._settle(queue, frame_bytes)
         else:
             queue.kept_bytes = frame_bytes
@@ -197,9 +202,17 @@ class Applier:
         first_id = transactions[0].transaction_id
         failed_id = max(first_id, self.application_mark(queue, first_id - 1) + 1)
         self._uncaught(queue.partition_id, min(failed_id, transactions.last_id), error)
-        mark = self.application_mark(queue, first_id - 1)  # again: it may have decided to skip the transaction
-        self._move(queue, mark)
-        queue.refusing = False
+        self._go_on(queue, transactions)
+        return False
+
+    def _go_on(self, queue: ApplyQueue, transactions: Transactions) -> None:
+        """After a pause, behind what the application says that it has: it may have decided to skip a transaction. All
+        of them are kept where it cannot say."""
+        first_id = transactions[0].transaction_id
+        mark = self.application_mark(queue, first_id - 1)
+        if not queue.unsaid:
+            self._move(queue, mark)
+            queue.refusing = False
         if mark + 1 < first_id:
             queue.epoch += 1
             queue.rewind(mark, queue.epoch)
@@ -210,16 +223,18 @@ class Applier:
                 self._ready.remove(queue)
             queue.queued = True  # deliveries wait for the pause to end
             heapq.heappush(self._paused, (self._shell.monotonic() + queue.pauses.next_s(), next(self._ties), queue))
-        return False
 
     def application_mark(self, queue: ApplyQueue, otherwise: int) -> int:
         """How far the application says it is, after it has refused transactions; ``otherwise`` if it cannot say."""
         assert self._callbacks is not None
         try:
-            return checked_mark(self._callbacks.client_high_water_mark(queue.partition_id))
+            mark = checked_mark(self._callbacks.client_high_water_mark(queue.partition_id))
         except BaseException as error:  # noqa: BLE001 - told like any other; nothing is taken for applied
+            queue.unsaid = True
             self._uncaught(queue.partition_id, otherwise + 1, error)
             return otherwise
+        queue.unsaid = False
+        return mark
 
     def _move(self, queue: ApplyQueue, mark: int) -> None:
         actions = []
