@@ -724,6 +724,27 @@ def test_t48_where_nobody_can_go_is_refused_and_it_goes_on_where_the_group_is() 
     run(scene())
 
 
+def test_t48_who_seeks_where_no_slot_answers_is_told_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its topic actor has just gone."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            await client.producer().send("orders", b"x")
+            async with client.consumer("g", "orders") as consumer:
+                await pulled(consumer, 1)
+
+                async def gone(endpoint: Endpoint, request: TopicRequest) -> TopicResponse | RpcFault:
+                    raise ConnectionRefusedError(111, "no connection")
+
+                with monkeypatch.context() as patch:
+                    patch.setattr(consumer, "_ask_slot", gone)
+                    with pytest.raises(PartitionNotReady, match="partition 0 of topic orders does not answer"):
+                        await consumer.seek("orders", 0, 0)
+                assert [m.data for batch in await pulled(consumer, 1) for m in batch] == [b"x"]
+
+    run(scene())
+
+
 def test_t48_who_is_cancelled_while_he_seeks_goes_on_where_the_group_is(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         async with topic_world(partitions=1) as world, world.client() as client:

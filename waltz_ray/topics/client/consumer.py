@@ -23,7 +23,7 @@ from waltz_ray import compat
 from waltz_ray.client.application import checked_int
 from waltz_ray.client.ending import Ending
 from waltz_ray.client.time_limits import checked_wait
-from waltz_ray.errors import ClientClosed, InvalidInput, TopicRefused, WaltzError
+from waltz_ray.errors import ClientClosed, InvalidInput, PartitionNotReady, TopicRefused, WaltzError, WireError
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.topics.client.arguments import SeekTo, checked_most, checked_seek, checked_text
 from waltz_ray.topics.client.held_partition import ConsumerSelf, HeldPartition
@@ -312,8 +312,8 @@ class AsyncTopicConsumer:
 
     async def seek(self, topic: str, partition: int, to: SeekTo) -> int:
         """Go on at ``to`` in a partition that we have: an offset, the first message appended at a time or later, or an
-        end of the log. The offset. InvalidInput: it is not ours; TopicRefused: the slot does not let us. Where it
-        fails it goes on where the group is."""
+        end of the log. The offset. InvalidInput: it is not ours; TopicRefused: the slot does not let us;
+        PartitionNotReady: it does not answer. Where it fails it goes on where the group is."""
         to = checked_seek(to)
         held = self._of(topic, partition)
         if held is None:
@@ -321,8 +321,11 @@ class AsyncTopicConsumer:
         offset = await self._offset(topic, partition, to)
         try:
             await self._begin_again(held, offset)
-        except BaseException:  # refused, or cancelled on the way
+        except BaseException as error:  # refused, or cancelled on the way
             self._spawn(self._go_on(held.subscription))
+            if isinstance(error, OSError | WireError):
+                text = f"the slot of partition {partition} of topic {topic} does not answer: {error}"
+                raise PartitionNotReady(text) from error
             raise
         return offset
 
