@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -46,7 +47,9 @@ from waltz_ray.topics import (
 )
 from waltz_ray.topics.client import consumer as consumer_module
 from waltz_ray.topics.client import held_partition as held_partition_module
+from waltz_ray.topics.client import links as links_module
 from waltz_ray.topics.client.arguments import SeekTo
+from waltz_ray.topics.client.links import TopicLink, TopicLinks
 from waltz_ray.topics.client.outgoing import Spread
 from waltz_ray.topics.codes import TopicCode
 from waltz_ray.topics.groups.events import SteppedDown, TookOver
@@ -741,6 +744,55 @@ def test_t48_who_seeks_where_no_slot_answers_is_told_and_goes_on(monkeypatch: py
                     with pytest.raises(PartitionNotReady, match="partition 0 of topic orders does not answer"):
                         await consumer.seek("orders", 0, 0)
                 assert [m.data for batch in await pulled(consumer, 1) for m in batch] == [b"x"]
+
+    run(scene())
+
+
+def test_t48_a_consumer_that_is_closed_while_it_gives_a_partition_back_leaves_nothing_to_be_logged() -> None:
+    async def scene() -> None:
+        told: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        async with topic_world(partitions=1) as world, world.client() as client:
+            await client.producer().send("orders", b"x")
+            async with client.consumer("g", "orders") as consumer:
+                await pulled(consumer, 1)
+                (held,) = consumer._held.values()
+                giving_back = asyncio.create_task(held.give_back(60.0, finish=True))
+                await asyncio.sleep(0)
+                assert held._waiting
+                giving_back.cancel()
+                await asyncio.wait([giving_back])
+        del held, giving_back
+        gc.collect()
+        assert told == []
+
+    run(scene())
+
+
+def test_who_gave_up_a_connection_that_then_fails_leaves_nothing_to_be_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        told: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        dialled, fails = asyncio.Event(), asyncio.Event()
+
+        async def refused(*_: object) -> TopicLink:
+            dialled.set()
+            await fails.wait()
+            raise ConnectionRefusedError(111, "no connection")
+
+        monkeypatch.setattr(links_module, "connect", refused)
+        links = TopicLinks(1.0, 1.0)
+        asking = asyncio.create_task(links._link(Endpoint("127.0.0.1", 1)))
+        await dialled.wait()
+        asking.cancel()
+        await asyncio.wait([asking])
+        fails.set()
+        while len(links):
+            await asyncio.sleep(0)
+        await links.close()
+        del asking
+        gc.collect()
+        assert told == []
 
     run(scene())
 

@@ -206,8 +206,11 @@ class HeldPartition:
         end = self._given if finish and not given_up else self._wanted
         if self.lost is None and end > self.confirmed:
             done = self._confirmation(end)
-            await asyncio.wait([done], timeout=within_s)
-            done.cancel()
+            try:
+                await asyncio.wait([done], timeout=within_s)
+            finally:  # whatever it has come to: nobody else looks at it, and asyncio would log that
+                if not done.cancel():
+                    done.exception()
         await self.stop()
         if self.lost is not None:
             return

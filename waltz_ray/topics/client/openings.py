@@ -24,4 +24,10 @@ async def outcome_of(opening: asyncio.Task[T]) -> T:
     except asyncio.CancelledError:
         if opening.cancelled():
             raise ClientClosed(CLOSED) from None
+        opening.add_done_callback(_looked_at)  # perhaps nobody else waits, and asyncio would log why it failed
         raise
+
+
+def _looked_at(opening: asyncio.Task[T]) -> None:
+    if not opening.cancelled():
+        opening.exception()
