@@ -771,6 +771,24 @@ def test_a_watch_that_was_cancelled_while_it_began_is_begun_by_the_next_who_asks
     asyncio.run(run())
 
 
+def test_who_is_cancelled_while_he_asks_a_watch_has_taken_nothing(place: LogPlace) -> None:
+    """As by the time-out of ``asyncio.wait_for``."""
+
+    async def run() -> None:
+        async with AsyncKvClient(place) as items, items.watch("an") as events:
+            for turns in range(6):
+                asking = asyncio.ensure_future(anext(events))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                asking.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await asking
+            await asyncio.to_thread(append_all, place)
+            assert [await anext(events) for _ in EVENTS] == EVENTS
+
+    asyncio.run(run())
+
+
 # ---- TLS
 
 

@@ -301,7 +301,7 @@ class AsyncKvWatch:
 
     It begins when it is entered, or first asked: what is written after that is in it. Raises what a feed of the log
     does; ClientClosed when the key/value client is closed. DecodingFailed: a value cannot be read; who asks again has
-    what comes after it.
+    what comes after it. Whoever is cancelled while he asks, as by a time-out, has taken nothing, and may ask again.
     """
 
     def __init__(
@@ -321,6 +321,7 @@ class AsyncKvWatch:
         self._stopped = False
         self._log: AsyncWaltzClient | None = None
         self._feed: AsyncFollower | None = None
+        self._transactions: Iterator[Transaction] = iter(())
         self._changes: Iterator[_Change] = iter(())
 
     async def begin(self) -> None:
@@ -367,12 +368,15 @@ class AsyncKvWatch:
 
     async def __anext__(self) -> ItemEvent:
         await self.begin()
-        if self._feed is None:
-            raise StopAsyncIteration
-        while True:
+        while self._feed is not None and not self._feed.stopped:
             for change in self._changes:
                 return self._reader.event(change)
-            self._changes = self._reader.changes(await anext(self._feed))
+            for transaction in self._transactions:
+                self._changes = self._reader.changes(transaction)
+                break
+            else:  # polled: an iteration that is cancelled ends its feed
+                self._transactions = iter(await self._feed.poll())
+        raise StopAsyncIteration
 
     async def __aenter__(self) -> AsyncKvWatch:
         try:
