@@ -771,6 +771,25 @@ def test_a_watch_that_was_cancelled_while_it_began_is_begun_by_the_next_who_asks
     asyncio.run(run())
 
 
+def test_a_watch_that_is_stopped_in_the_midst_of_a_transaction_gives_no_more_of_it(place: LogPlace) -> None:
+    together = next(number for number, record in enumerate(RECORDS) if isinstance(record, Several))
+
+    async def on_a_loop() -> None:
+        async with AsyncKvClient(place) as items, items.watch("an", start="earliest") as events:
+            while (await anext(events)).version != together:
+                pass
+            await events.stop()
+            assert [event async for event in events] == []
+
+    append_all(place)
+    with KvClient(place) as items, items.watch("an", start="earliest") as events:
+        while next(events).version != together:
+            pass
+        events.stop()
+        assert [*events] == []
+    asyncio.run(on_a_loop())
+
+
 def test_who_is_cancelled_while_he_asks_a_watch_has_taken_nothing(place: LogPlace) -> None:
     """As by the time-out of ``asyncio.wait_for``."""
 

@@ -273,10 +273,11 @@ class KvWatch(Iterator[ItemEvent]):
         return self
 
     def __next__(self) -> ItemEvent:
-        while True:
+        while not self._feed.stopped:
             for change in self._changes:
                 return self._reader.event(change)
             self._changes = self._reader.changes(next(self._transactions))
+        raise StopIteration
 
     def stop(self) -> None:
         """Nothing comes any more, and whoever waits for it goes on. Idempotent."""
