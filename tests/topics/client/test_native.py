@@ -1100,6 +1100,41 @@ def test_threads_wait_for_messages_each_for_its_time() -> None:
     run(scene())
 
 
+def test_a_client_whose_close_is_interrupted_has_closed_all_the_same() -> None:
+    """Or the sessions of its logs would be left, with connections, and nobody could close them any more."""
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    def thread(world: TopicWorld) -> None:
+        client = TopicClient(world.place, FAST)
+        producers = [client.producer(), client.producer()]
+        for producer in producers:
+            producer.send("orders", b"x")
+            producer.send("bills", b"x")
+        logs = [outlet.log for producer in producers for outlet in producer._outlets.values()]
+        core = client._core
+        assert core is not None
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(logs[3], "close", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                client.close()
+        logs[3].close()
+        for log in logs[:3]:
+            with pytest.raises(ClientClosed):
+                log.append(0, b"x")
+        assert all(producer._registration._closed for producer in producers)
+        assert core._running is None, "it has ended"
+
+    async def scene() -> None:
+        async with topic_world() as world:
+            await world.cluster.create("bills", 1)
+            await world.until(world.cluster.settled)
+            await asyncio.to_thread(thread, world)
+
+    run(scene())
+
+
 def waiting_threads(world: TopicWorld) -> None:
     def data_of(batch: MessageBatch | None) -> list[bytes]:
         return [message.data for message in batch or ()]

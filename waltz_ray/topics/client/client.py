@@ -10,7 +10,7 @@ import time as clock
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FuturesTimeout  # in Python 3.10 it is not the builtin one
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
@@ -71,9 +71,11 @@ class TopicClient:
             closed, self._closed = self._closed, True
             if closed or self._io is None or self._core is None or self._process != os.getpid():
                 return
-            for producer in self._producers:
-                producer.close()
-            self._io.stop(self._core.close())
+            io, core = self._io, self._core
+            with ExitStack() as closing:  # all of it, after Ctrl-C, too: nobody can close the rest later
+                closing.callback(lambda: io.stop(core.close()))
+                for producer in self._producers:
+                    closing.callback(producer.close)
 
     def __enter__(self) -> TopicClient:
         return self.open()
@@ -276,9 +278,10 @@ class TopicProducer:
             closed, self._closed = self._closed, True
             if closed:
                 return
-            for outlet in self._outlets.values():
-                outlet.log.close()
-        self._call(self._registration.close())
+            with ExitStack() as closing:  # all of it, after Ctrl-C, too: nobody can close the rest later
+                closing.callback(lambda: self._call(self._registration.close()))
+                for outlet in self._outlets.values():
+                    closing.callback(outlet.log.close)
 
     def _outlet(self, topic: str) -> _TopicOutlet:
         with self._lock:
