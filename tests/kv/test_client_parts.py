@@ -225,6 +225,20 @@ def test_who_comes_first_has_room_first() -> None:
     asyncio.run(run())
 
 
+def test_who_gives_up_waiting_for_room_is_not_in_the_way_of_others() -> None:
+    async def run() -> None:
+        room = ByteRoom(10)
+        await room.take(8)
+        waiting = [asyncio.ensure_future(room.take(size)) for size in (7, 1)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        await asyncio.wait_for(waiting[1], 10)
+        room.give_back(9)
+        assert room.take_at_once(10)
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     "wrong", [{"timeout_s": 0}, {"timeout_s": 301}, {"outstanding_bytes": 1}, {"max_frame_bytes": 0}]
 )

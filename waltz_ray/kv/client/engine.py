@@ -269,8 +269,8 @@ class ByteRoom:
         try:
             await waiter
         except asyncio.CancelledError:
-            if not waiter.cancelled():  # at the last moment
-                self.give_back(size)
+            # It was given at the last moment; or it was in the way of others, for whom there is room.
+            self.give_back(0 if waiter.cancelled() else size)
             raise
 
     def give_back(self, size: int) -> None:
