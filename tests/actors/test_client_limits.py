@@ -136,6 +136,16 @@ async def test_one_connection_mounts_a_limited_number_of_clients() -> None:
     assert door.wire.ended == "closed"
 
 
+@in_loop
+async def test_a_partition_is_mounted_for_one_client_over_a_connection_of_version_4() -> None:
+    server = bench_server(bench=open_with(1))
+    door = Door(server, version=4).greet()
+    door.send(mount_4(900))
+    await quiet(server)
+    door.send(mount_4(901))
+    assert door.wire.ended == "closed", "a lock failure would be told as of the other one"
+
+
 # ---- requests ----------------------------------------------------------------------------------------------------
 
 

@@ -54,6 +54,7 @@ _FRAME_CREDIT = 1  # any positive credit lets exactly one frame through; see fee
 @dataclass(slots=True)
 class _Mounted:
     req_id: ReqId
+    unanswered: int = 1  # mounts of this ReqId
     mounting: bool = True
     entries_left: int = FEED_ENTRIES
     suspended_credit: int = 0
@@ -101,12 +102,21 @@ class OriginalDialect:
     def receive(self, message: MountRequest | AppendRequest | FeedRequest) -> list[DialectEffect]:
         partition_id = message.req_id.partition_id
         if isinstance(message, MountRequest):
-            self._mounts[partition_id] = _Mounted(message.req_id)
-            mount = Mount(message.req_id, message.client_mark, FeedMode.HEADERS, _FRAME_CREDIT)
-            return [ToPartition(partition_id, MountReceived(self._connection_id, mount))]
+            return self._mount_requested(partition_id, message)
         if isinstance(message, AppendRequest):
             return [ToPartition(partition_id, AppendReceived(self._connection_id, _batch_of(message)))]
         return self._feed_requested(partition_id)
+
+    def _mount_requested(self, partition_id: int, message: MountRequest) -> list[DialectEffect]:
+        before, req_id = self._mounts.get(partition_id), message.req_id
+        if before is not None and before.req_id.client_id != req_id.client_id:
+            # Fates that are not feed entries name no client: who of the two is meant could not be said.
+            mine = f"client {before.req_id.client_id} has mounted partition {partition_id} over this connection"
+            return [EndConnection(f"{mine}; client {req_id.client_id} needs one of its own")]
+        again = before is not None and before.mounting and before.req_id == req_id
+        self._mounts[partition_id] = _Mounted(req_id, before.unanswered + 1 if before is not None and again else 1)
+        mount = Mount(req_id, message.client_mark, FeedMode.HEADERS, _FRAME_CREDIT)
+        return [ToPartition(partition_id, MountReceived(self._connection_id, mount))]
 
     def _feed_requested(self, partition_id: int) -> list[DialectEffect]:
         mounted = self._mounts.get(partition_id)
@@ -156,8 +166,10 @@ class OriginalDialect:
         partition_id = message.req_id.partition_id
         mounted = self._mounts.get(partition_id)
         if mounted is not None and mounted.req_id == message.req_id:
-            mounted.mounting = False
-            if message.state is not MountState.READY:
+            mounted.unanswered -= 1
+            if message.state is MountState.READY:
+                mounted.mounting = False
+            elif mounted.unanswered <= 0:  # else it is about an earlier mount, which this one has replaced
                 del self._mounts[partition_id]
         state = MountState.NOT_READY if message.state is MountState.TRIMMED else message.state  # has no word for it
         return [ToClient(MountResponse(message.req_id, state))]
