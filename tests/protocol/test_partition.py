@@ -536,6 +536,25 @@ def test_a_client_that_mounts_again_has_one_mount_waiting() -> None:
 
 
 @pytest.mark.parametrize("behind_appends", [False, True])
+def test_a_mount_whose_feed_has_not_come_far_enough_is_answered_when_the_client_mounts_again(
+    behind_appends: bool,
+) -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.append(0, free())
+    bench.settle()
+    assert bench.mount(connection_id=2, client_id=2, credit=0) == [], "it is told of nothing, so it waits"
+    if behind_appends:  # two batches in flight, one that waits to be admitted
+        bench.deaf = {0, 1, 2}
+        for first in range(1, 4):
+            bench.append(first, free())
+    bench.mount(connection_id=2, client_id=2)
+    bench.deaf = set()
+    bench.settle()
+    assert [m.state for m in bench.told(Mounted, 2)] == [MountState.NOT_READY, MountState.READY]
+
+
+@pytest.mark.parametrize("behind_appends", [False, True])
 def test_credit_that_comes_while_a_mount_waits_is_the_mount_s(behind_appends: bool) -> None:
     """Seed 0x1a003b1: a client that mounts again may have nothing to give until it has applied what it holds."""
     bench = Bench().open()

@@ -126,20 +126,21 @@ class Mounts:
             if held.after_round >= self._round:
                 self._held[key] = held
             elif self._intake.is_waiting:
-                self._wait_behind(held)
+                effects += self._wait_behind(held)
             else:
                 effects += self._attach(held)
         return effects + self.confirm()
 
     # ---- attaching ------------------------------------------------------------------------------------------
 
-    def _wait_behind(self, held: _HeldMount) -> None:
+    def _wait_behind(self, held: _HeldMount) -> list[Effect]:
         """What came over an older connection of this client is settled before READY; nothing more is taken from it."""
-        client_id = held.mount.req_id.client_id
+        client_id, effects = held.mount.req_id.client_id, self._replaced(held)
         older = self._feed.connection_of(client_id)
         if older is not None and not self._feed.has_newer_mount(held.connection_id, held.mount.req_id):
             self._feed.unmount(older, client_id)
         self._behind.append((self._intake.come, held))
+        return effects
 
     def attach_due(self) -> list[Effect]:
         """Attach those before which everything is admitted."""
@@ -159,9 +160,19 @@ class Mounts:
             return [self._answer(held, MountState.CLIENT_AHEAD)]
         if needs_what_is_gone(mount, self._state.trim_mark):
             return [self._answer(held, MountState.TRIMMED)]
+        replaced = self._replaced(held)
         self._intake.forget_client(mount.req_id.client_id)
         self._feed.mount(_subscriber(held, log))
-        return self._feed.ask_for_turn()
+        return replaced + self._feed.ask_for_turn()
+
+    def _replaced(self, held: _HeldMount) -> list[Effect]:
+        """The client's mount over the same connection that ``held`` takes the place of gets its answer, if it has none
+        yet: its feed had not come far enough."""
+        before = self._feed.newest(held.mount.req_id.client_id)
+        if before is None or before.answered or before.connection_id != held.connection_id:
+            return []
+        not_ready = Mounted(before.req_id, MountState.NOT_READY, self._state.generation, NO_TRANSACTION)
+        return [SendMessage(held.connection_id, not_ready)]
 
     def _answer(self, held: _HeldMount, state: MountState) -> SendMessage:
         mark = NO_TRANSACTION if state is MountState.NOT_READY else self._state.high_water_mark
