@@ -288,6 +288,19 @@ def test_a_mount_without_its_answer_gets_one_when_the_log_is_lost() -> None:
     assert len(bench.told(NotReady, 1)) == 1
 
 
+def test_who_flushes_without_a_mount_is_told_when_the_log_is_lost() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.deaf = {0, 1, 2}
+    bench.append(0, free())
+    for connection_id in (1, 2, 2):
+        bench.step(FlushReceived(connection_id, ReqId(connection_id, G, 0, 50)))
+    bench.step(Unassigned("moved"))
+    assert bench.told(NotReady, 1) == bench.told(NotReady, 2) == [NotReady(0, G)]
+    bench.step(Unassigned("moved"))
+    assert len(bench.told(NotReady)) == 2, "once"
+
+
 def test_an_older_connection_does_not_take_the_mount_back() -> None:
     # Two sockets have no order between them: the newer connection's mount may be read first.
     bench = Bench().open()

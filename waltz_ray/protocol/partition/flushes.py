@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 from itertools import chain
 
 from waltz_ray.protocol.ids import ReqId
@@ -81,7 +82,10 @@ class Flushes:
         self._held = deque(each for each in self._held if each[1].connection_id != connection_id)
         self._behind = deque(each for each in self._behind if each[1].connection_id != connection_id)
 
-    def log_lost(self) -> None:
-        """Their clients are told with their mounts."""
+    def log_lost(self, told: Container[int]) -> list[Effect]:
+        """``told``: connections that hear it with their mounts. Others, which have none, hear it here."""
+        connections = dict.fromkeys(flush.connection_id for _, flush in chain(self._held, self._behind))
         self._held.clear()
         self._behind.clear()
+        not_ready = NotReady(self._state.partition_id, self._state.generation)
+        return [SendMessage(connection_id, not_ready) for connection_id in connections if connection_id not in told]

@@ -284,15 +284,17 @@ class Partition:
                 self._effects.append(ruling)
 
     def _tell_that_the_log_is_lost(self, reason: str) -> None:
+        mounts: list[SendMessage] = []
         for subscriber in self.feed.take_all():
             if subscriber.answered:
                 told: Mounted | NotReady = NotReady(self.partition_id, self.generation)
             else:  # every mount gets its own answer: a bare NotReady may be about an earlier one
                 told = Mounted(subscriber.req_id, MountState.NOT_READY, self.generation, NO_TRANSACTION)
-            self._effects.append(SendMessage(subscriber.connection_id, told))
-        self._effects += self.mounts.log_lost()
+            mounts.append(SendMessage(subscriber.connection_id, told))
+        mounts += self.mounts.log_lost()
+        self._effects += mounts
         self._effects += self.intake.log_lost(reason)
-        self.flushes.log_lost()
+        self._effects += self.flushes.log_lost({each.connection_id for each in mounts})
 
     # ---- appends ----------------------------------------------------------------------------------------
 

@@ -196,7 +196,7 @@ class Mounts:
         self._behind = deque(each for each in self._behind if each[1].connection_id != connection_id)
         self._held = {key: held for key, held in self._held.items() if key[0] != connection_id}
 
-    def log_lost(self) -> list[Effect]:
+    def log_lost(self) -> list[SendMessage]:
         """All are told NOT_READY."""
         mounts = [*self._held.values(), *(held for _, held in self._behind)]
         self._held.clear()
