@@ -324,23 +324,10 @@ def _original_slot(raw: bytes, at: int) -> tuple[ControlEntry | None, tuple[int,
     return ControlEntry(session_id, low, local_low), (sequence, 0)
 
 
-def _write_whole_file(disk: DurableDisk, directory: str, name: str, content: bytes) -> None:
-    """``name`` has ``content`` durably, or (after a crash) is what it was before."""
-    path, temporary = f"{directory}/{name}", f"{directory}/{name}{_TEMPORARY}"
-    handle = disk.create(temporary)
-    try:
-        disk.pwrite(handle, temporary, content, 0)
-        disk.fsync(handle, temporary)
-    finally:
-        disk.disk.close(handle)
-    disk.rename(temporary, path)
-    disk.fsync_directory(directory)
-
-
 def create_control_file(disk: DurableDisk, directory: str, cluster_key: uuid.UUID, partitions: int) -> None:
     """A control file of ``partitions`` entries that never had a session. The directory exists."""
     content = _encode(disk.disk.now_ms(), cluster_key, [NEVER_OPENED] * partitions)
-    _write_whole_file(disk, directory, CONTROL_FILE, content)
+    disk.replace_file(f"{directory}/{CONTROL_FILE}", content)
 
 
 def convert_original(disk: DurableDisk, directory: str, image: ControlImage) -> ControlImage:
@@ -350,9 +337,9 @@ def convert_original(disk: DurableDisk, directory: str, image: ControlImage) -> 
         raw = disk.disk.pread(handle, disk.disk.size(handle), 0)
     finally:
         disk.disk.close(handle)
-    _write_whole_file(disk, directory, ORIGINAL_COPY, raw)
+    disk.replace_file(f"{directory}/{ORIGINAL_COPY}", raw)
     entries = [image.current(partition_id) for partition_id in range(len(image.slots))]
-    _write_whole_file(disk, directory, CONTROL_FILE, _encode(image.created_ms, image.cluster_key, entries))
+    disk.replace_file(f"{directory}/{CONTROL_FILE}", _encode(image.created_ms, image.cluster_key, entries))
     return read_control_image(disk.disk, directory)
 
 
@@ -369,7 +356,7 @@ def write_original_control_file(
         for sequence, marks in enumerate((NEVER_OPENED, entry or NEVER_OPENED), 1):
             slot = _ORIGINAL_SLOT.pack(*marks, 0 if entry is None else _ORIGINAL_FLAGS, sequence)
             parts.append(slot + _CRC.pack(crc32(slot)))
-    _write_whole_file(disk, directory, CONTROL_FILE, b"".join(parts))
+    disk.replace_file(f"{directory}/{CONTROL_FILE}", b"".join(parts))
 
 
 def slots_to_write(old: ControlEntry, new: ControlEntry, current: int) -> tuple[int, ...]:

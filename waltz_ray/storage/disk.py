@@ -18,7 +18,6 @@ import fcntl
 import os
 import stat
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, Protocol
@@ -188,14 +187,10 @@ class OsDisk:
                 raise OSError(error, os.strerror(error))
 
     def at_once(self, calls: Sequence[Callable[[], None]]) -> None:
-        left, failed = deque(calls), list[Exception]()
+        left, failed = iter([*calls]), list[Exception]()
 
         def make() -> None:
-            while left:
-                try:
-                    call = left.popleft()
-                except IndexError:
-                    return  # another thread was faster
+            for call in left:  # whichever thread is next: each is given out once
                 try:
                     call()
                 except Exception as error:  # noqa: BLE001 - raised below, when all have ended
@@ -332,6 +327,23 @@ class DurableDisk:
         zeros = memoryview(_ZEROS)
         for done in range(0, size, len(zeros)):
             self.pwrite(handle, path, zeros[: size - done], offset + done)
+
+    def replace_file(self, path: str, content: bytes) -> None:
+        """``path`` has ``content``, durably, or (after a crash) is what it was before. DiskFull, OutOfResources: it is
+        as it was, or its new name is not known to be durable; to be done again."""
+        temporary = f"{path}.new"
+        try:
+            handle = self.create(temporary)
+            try:
+                self.pwrite(handle, temporary, content, 0)
+                self.fsync(handle, temporary)
+            finally:
+                self.disk.close(handle)
+        except DiskFull:
+            self.unlink(temporary)  # it may have taken the last room there was
+            raise
+        self.rename(temporary, path)
+        self.fsync_directory(path.rpartition("/")[0])
 
     def mkdir(self, path: str) -> None:
         self.check()

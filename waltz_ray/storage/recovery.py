@@ -269,20 +269,8 @@ def _cut_file(disk: DurableDisk, path: str, size: int) -> None:
 def write_index_file(disk: DurableDisk, folder: str, header: SegmentHeader, offsets: Int64s) -> None:
     """Replace the index of a closed segment, atomically: readers may have the old one open. DiskFull: it is as it was,
     and nothing of another one is left."""
-    path = index_path(folder, header.first_id)
-    temporary = f"{path}.new"
-    try:
-        handle = disk.create(temporary)
-        try:
-            disk.pwrite(handle, temporary, header.encode() + np.asarray(offsets, dtype=">i8").tobytes(), 0)
-            disk.fsync(handle, temporary)
-        finally:
-            disk.disk.close(handle)
-    except DiskFull:
-        disk.unlink(temporary)
-        raise
-    disk.rename(temporary, path)
-    disk.fsync_directory(folder)
+    content = header.encode() + np.asarray(offsets, dtype=">i8").tobytes()
+    disk.replace_file(index_path(folder, header.first_id), content)
 
 
 def cut_files(

@@ -30,7 +30,7 @@ import struct
 import uuid
 from typing import NamedTuple
 
-from waltz_ray.errors import Corruption, DiskFull
+from waltz_ray.errors import Corruption
 from waltz_ray.protocol.checksum import crc32
 from waltz_ray.storage.disk import Disk, DurableDisk
 
@@ -74,21 +74,8 @@ def write_beginning(
     disk: DurableDisk, folder: str, cluster_key: uuid.UUID, partition_id: int, beginning: Beginning
 ) -> None:
     """Say, durably, where the log in ``folder`` begins. DiskFull, OutOfResources: it begins where it did."""
-    path = f"{folder}/{_FILE}"
-    temporary = f"{path}.new"
     raw = _FIELDS.pack(_VERSION, cluster_key.bytes, partition_id, beginning.first_id, int(beginning.empty))
-    try:
-        handle = disk.create(temporary)
-        try:
-            disk.pwrite(handle, temporary, raw + _CRC.pack(crc32(raw)), 0)
-            disk.fsync(handle, temporary)
-        finally:
-            disk.disk.close(handle)
-    except DiskFull:
-        disk.unlink(temporary)  # it may have taken the last room there was
-        raise
-    disk.rename(temporary, path)
-    disk.fsync_directory(folder)
+    disk.replace_file(f"{folder}/{_FILE}", raw + _CRC.pack(crc32(raw)))
 
 
 def remove_beginning(disk: DurableDisk, folder: str) -> None:
