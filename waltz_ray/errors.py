@@ -144,6 +144,15 @@ __all__ = [
 ]
 
 
+SHORTAGES = (OSError, RuntimeError, MemoryError)
+"""What Python raises for a lack of handles, of threads ("can't start new thread") and of memory."""
+
+
+def shortage(error: Exception) -> str:
+    """What is lacking, for people; a MemoryError says nothing itself."""
+    return str(error) or "no memory"
+
+
 class WaltzError(Exception):
     """Base of all errors. ``str(error)`` is one line: what happened, to what, what to do."""
 

@@ -37,7 +37,7 @@ from waltz_ray.coordination.cursor_store import all_cursors
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.coordination.upgrade_store import UpgradeStore
-from waltz_ray.errors import ClusterNotFound, CoordinationError, NoNode, ZooKeeperUnreachable
+from waltz_ray.errors import SHORTAGES, ClusterNotFound, CoordinationError, NoNode, ZooKeeperUnreachable, shortage
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.protocol.authentication import Credential, Role
 from waltz_ray.protocol.cluster_members import ClusterMembers
@@ -318,10 +318,10 @@ class ClusterManager:
         self._cluster, self._connect_string = cluster, zookeeper
         try:
             self._begin(cluster, zookeeper)
-        except (ZooKeeperUnreachable, OSError, RuntimeError, MemoryError) as error:
+        except (ZooKeeperUnreachable, *SHORTAGES) as error:
             # Ray starts a process anew that has ended, and never an actor whose constructor has raised an error. What
             # the last ones tell of, a lack of handles, threads or memory, may be over by then.
-            end_manager(f"manager: it cannot begin: {str(error) or 'no memory'}")
+            end_manager(f"manager: it cannot begin: {shortage(error)}")
 
     def _begin(self, cluster: str, zookeeper: str) -> None:
         from waltz_ray.actors.supervision import RaySupervisor, pulse_of, replica_name, server_name

@@ -15,7 +15,7 @@ from waltz_ray.actors.actor_log import begin_log
 from waltz_ray.actors.full_disk import little_room
 from waltz_ray.actors.replica_endpoint import end_process
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
-from waltz_ray.errors import CoordinationError
+from waltz_ray.errors import SHORTAGES, CoordinationError, shortage
 from waltz_ray.finding.ray_lookup import namespace_of
 from waltz_ray.runtime.status import ActorState, EmbeddedZooKeeperStatus
 
@@ -89,11 +89,11 @@ class ZooKeeperHost:
         self._data_dir = data_dir
         try:
             self._keeper = ZooKeeperKeeper(data_dir, host=host, start_timeout_s=start_timeout_s)
-        except (CoordinationError, OSError, RuntimeError, MemoryError) as error:
+        except (CoordinationError, *SHORTAGES) as error:
             if not context.was_current_actor_reconstructed:
                 raise  # who makes it the first time is told
             # Ray starts a process anew that has ended, and never an actor whose constructor has raised an error.
-            end_process(f"zookeeper: the server cannot be started: {str(error) or 'no memory'}; this process ends")
+            end_process(f"zookeeper: the server cannot be started: {shortage(error)}; this process ends")
 
     def connect_string(self) -> str:
         return self._keeper.connect_string

@@ -50,6 +50,7 @@ from waltz_ray.coordination.zookeeper_access import (
     zookeeper_access,
 )
 from waltz_ray.errors import (
+    SHORTAGES,
     CoordinationError,
     InvalidInput,
     NodeExists,
@@ -57,6 +58,7 @@ from waltz_ray.errors import (
     VersionConflict,
     ZooKeeperRefused,
     ZooKeeperUnreachable,
+    shortage,
 )
 
 __all__ = [
@@ -189,10 +191,10 @@ class KazooZooKeeper:
             raise ZooKeeperUnreachable(
                 f"no ZooKeeper server answers at {hosts} within {connect_timeout_s:g} s{why}; is it running?"
             ) from error
-        except (OSError, RuntimeError, MemoryError) as error:
+        except SHORTAGES as error:
             self._end_client()
             raise ZooKeeperUnreachable(
-                f"no client of ZooKeeper can be started just now ({str(error) or 'no memory'}); raise the process's "
+                f"no client of ZooKeeper can be started just now ({shortage(error)}); raise the process's "
                 "limits (ulimit -n, ulimit -u) if it lasts"
             ) from error
         self._client.add_listener(self._on_kazoo_state)

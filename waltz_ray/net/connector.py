@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from waltz_ray import compat
+from waltz_ray.errors import shortage
 
 __all__ = ["Opening", "connect", "connect_blocking", "keep_alive"]
 
@@ -96,8 +97,7 @@ async def connect(
         if isinstance(error, OSError):
             raise _named(error, host, port, timeout_s) from error
         if isinstance(error, RuntimeError | MemoryError):  # no thread can be started that looks up a name, or no memory
-            why = str(error) or "no memory"
-            raise OSError(errno.ENOMEM, f"no connection to {host}:{port}: {why}") from error
+            raise OSError(errno.ENOMEM, f"no connection to {host}:{port}: {shortage(error)}") from error
         raise
     try:
         _opened(transport.get_extra_info("socket"), untaken_ms)

@@ -22,7 +22,7 @@ from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import ProjectionFailed, WaltzError
+from waltz_ray.errors import SHORTAGES, ProjectionFailed, WaltzError, shortage
 from waltz_ray.kv.serving.space_server import SpaceServer
 from waltz_ray.projections.projection_file import remove_projections
 from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
@@ -216,8 +216,8 @@ class KvActor:
         while True:
             try:
                 await self._open(space)
-            except (WaltzError, OSError, RuntimeError, MemoryError) as error:  # the last two: no thread, or no memory
-                self._unopened[space.name] = f"space {space.name}: {str(error) or 'no memory'}"
+            except (WaltzError, *SHORTAGES) as error:
+                self._unopened[space.name] = f"space {space.name}: {shortage(error)}"
                 log.error("kv/%d: %s", self._actor_id, self._unopened[space.name])
                 await asyncio.sleep(_AGAIN_S)
             else:
