@@ -6,10 +6,10 @@ import asyncio
 import gc
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FuturesTimeout  # in Python 3.10 it is not the builtin one
-from contextlib import aclosing, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -748,31 +748,36 @@ def test_t48_who_seeks_where_no_slot_answers_is_told_and_goes_on(monkeypatch: py
     run(scene())
 
 
+@contextmanager
+def nothing_is_logged() -> Iterator[None]:
+    """By asyncio, of errors that nobody has looked at, on the loop that runs now."""
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    yield
+    gc.collect()
+    assert told == []
+
+
 def test_t48_a_consumer_that_is_closed_while_it_gives_a_partition_back_leaves_nothing_to_be_logged() -> None:
     async def scene() -> None:
-        told: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
-        async with topic_world(partitions=1) as world, world.client() as client:
-            await client.producer().send("orders", b"x")
-            async with client.consumer("g", "orders") as consumer:
-                await pulled(consumer, 1)
-                (held,) = consumer._held.values()
-                giving_back = asyncio.create_task(held.give_back(60.0, finish=True))
-                await asyncio.sleep(0)
-                assert held._waiting
-                giving_back.cancel()
-                await asyncio.wait([giving_back])
-        del held, giving_back
-        gc.collect()
-        assert told == []
+        with nothing_is_logged():
+            async with topic_world(partitions=1) as world, world.client() as client:
+                await client.producer().send("orders", b"x")
+                async with client.consumer("g", "orders") as consumer:
+                    await pulled(consumer, 1)
+                    (held,) = consumer._held.values()
+                    giving_back = asyncio.create_task(held.give_back(60.0, finish=True))
+                    await asyncio.sleep(0)
+                    assert held._waiting
+                    giving_back.cancel()
+                    await asyncio.wait([giving_back])
+            del held, giving_back
 
     run(scene())
 
 
 def test_who_gave_up_a_connection_that_then_fails_leaves_nothing_to_be_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
-        told: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
         dialled, fails = asyncio.Event(), asyncio.Event()
 
         async def refused(*_: object) -> TopicLink:
@@ -781,18 +786,17 @@ def test_who_gave_up_a_connection_that_then_fails_leaves_nothing_to_be_logged(mo
             raise ConnectionRefusedError(111, "no connection")
 
         monkeypatch.setattr(links_module, "connect", refused)
-        links = TopicLinks(1.0, 1.0)
-        asking = asyncio.create_task(links._link(Endpoint("127.0.0.1", 1)))
-        await dialled.wait()
-        asking.cancel()
-        await asyncio.wait([asking])
-        fails.set()
-        while len(links):
-            await asyncio.sleep(0)
-        await links.close()
-        del asking
-        gc.collect()
-        assert told == []
+        with nothing_is_logged():
+            links = TopicLinks(1.0, 1.0)
+            asking = asyncio.create_task(links._link(Endpoint("127.0.0.1", 1)))
+            await dialled.wait()
+            asking.cancel()
+            await asyncio.wait([asking])
+            fails.set()
+            while len(links):
+                await asyncio.sleep(0)
+            await links.close()
+            del asking
 
     run(scene())
 

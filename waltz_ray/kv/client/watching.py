@@ -372,9 +372,9 @@ class AsyncKvWatch:
         while self._feed is not None and not self._feed.stopped:
             for change in self._changes:
                 return self._reader.event(change)
-            for transaction in self._transactions:
+            transaction = next(self._transactions, None)
+            if transaction is not None:
                 self._changes = self._reader.changes(transaction)
-                break
             else:  # polled: an iteration that is cancelled ends its feed
                 self._transactions = iter(await self._feed.poll())
         raise StopAsyncIteration
