@@ -58,6 +58,7 @@ from waltz_ray.errors import (
     PeerUnavailable,
     ProjectionFailed,
     RayNotRunning,
+    RecordsChanged,
     ReplicaRefused,
     SecretUnusable,
     SegmentRotten,
@@ -81,6 +82,7 @@ SPECIAL: dict[type[WaltzError], tuple[object, ...]] = {
     SegmentRotten: ("0.seg", 128, "bad crc"),
     Fenced: (1, 2, 3),
     NotContiguous: (1, 5, 2),
+    RecordsChanged: (1, 5),
     LockConflict: (1, 7),
     PartlyAppended: ((3, -1), "closed"),
     DecodingFailed: (1, 7, 3, "no JSON"),
@@ -113,6 +115,7 @@ NEVER = {
     *(StorageLocked, DiskFull, RayNotRunning, ClusterNotFound),  # until a person ends, frees or starts something
     *(SyncFailed, InvariantBroken),  # the process ends
     ProjectionFailed,  # the same record, or a disk for a person
+    RecordsChanged,  # the same bytes
     *(Fenced, NotContiguous, NoNode, NodeExists, VersionConflict),  # based on what is not so any more
     LockConflict,  # decide again: appended as it is it would overwrite what it has not seen
     *(AppendTimeout, PartlyAppended),  # what is in the log, or may be, would be there twice

@@ -23,6 +23,7 @@
     ├── ReplicaRefused               a replica said no
     │   ├── Fenced                   a higher session has been seen
     │   ├── NotContiguous            first ID is not last + 1
+    │   ├── RecordsChanged           a record of an append is not what its CRC says
     │   ├── BelowTheLog              what is asked for was trimmed away on that replica
     │   └── PartitionDamaged         this partition of this replica is not served
     ├── CoordinationError
@@ -126,6 +127,7 @@ __all__ = [
     "PeerUnavailable",
     "ProjectionFailed",
     "RayNotRunning",
+    "RecordsChanged",
     "ReplicaRefused",
     "SecretUnusable",
     "SegmentRotten",
@@ -276,6 +278,20 @@ class NotContiguous(ReplicaRefused):
         return (
             f"partition {self.partition_id}: an append beginning at transaction {self.first_id} "
             f"does not follow the last one, {self.last_id}"
+        )
+
+
+class RecordsChanged(ReplicaRefused):
+    """A record of an append is not what its CRC says: it was changed in a server's memory or on its way."""
+
+    def __init__(self, partition_id: int, transaction_id: int) -> None:
+        super().__init__(partition_id, transaction_id)
+        self.partition_id, self.transaction_id = partition_id, transaction_id
+
+    def __str__(self) -> str:
+        return (
+            f"partition {self.partition_id}: transaction {self.transaction_id} of an append is not what its CRC says: "
+            "it was changed in the server's memory or on its way; nothing was written"
         )
 
 

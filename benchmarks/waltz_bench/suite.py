@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -18,10 +20,19 @@ from waltz_bench.history import remember
 from waltz_bench.plots import plot_all
 from waltz_bench.recovery import RecoverOptions, recover
 from waltz_bench.report import gates_met, markdown_figures, markdown_ratios, markdown_rows
+from waltz_ray.protocol.spaces import DEFAULT_SPACE
+from waltz_ray.spaces import Spaces
 
 __all__ = ["SuiteOptions", "page", "run_suite", "write_results"]
 
 Progress = Callable[[str], None]
+
+_KEPT_BYTES = 1 << 30
+"""Of each partition while rates of appends are measured: all that is appended would be 60 GB on the disk, and more on a
+faster machine."""
+
+_READ_RECORDS = 600_000
+"""To catch up with, of 1 KB: more than twice what a replica leaves in the page cache."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +45,22 @@ class SuiteOptions:
 
 
 def run_suite(directory: Path, options: SuiteOptions, progress: Progress = lambda text: None) -> dict[str, Any]:
-    """One cluster for the comparison, one for the recovery, which kills, and one for the rest."""
+    """One cluster for the comparison, one for appends, one for what is read, and one for the recovery, which kills.
+    Each one's files are removed before the next one comes."""
     begin = perf_counter()
     runs, seconds = options.runs, options.seconds
-    parts = [compare_nats(directory / "compare", CompareOptions(runs, seconds, 0.3), progress=progress)]
-    with waltz_cluster(directory / "rates", progress=progress) as waltz:
-        parts += _rates(waltz, runs, seconds, progress)
-    with waltz_cluster(directory / "recovery", progress=progress) as waltz:
+    with _place(directory / "compare") as place:
+        parts = [compare_nats(place, CompareOptions(runs, seconds, 0.3), progress=progress)]
+    with _place(directory / "appends") as place, waltz_cluster(place, progress=progress) as waltz:
+        with Spaces(waltz.name, zookeeper=waltz.zookeeper) as spaces:
+            spaces.set(DEFAULT_SPACE, retention_bytes=_KEPT_BYTES)
+        parts += _appends(waltz, runs, seconds, progress)
+    with _place(directory / "reads") as place, waltz_cluster(place, progress=progress) as waltz:
+        parts.append(
+            feed(waltz, FeedOptions(runs, seconds, subscribers=(1, 8), catch_up_records=_READ_RECORDS), progress)
+        )
+        parts.append(fetch(waltz, runs, progress=progress))
+    with _place(directory / "recovery") as place, waltz_cluster(place, progress=progress) as waltz:
         parts.append(recover(waltz, RecoverOptions(runs, options.records), progress))
     return {
         "benchmark": "all",
@@ -53,7 +73,14 @@ def run_suite(directory: Path, options: SuiteOptions, progress: Progress = lambd
     }
 
 
-def _rates(waltz: Waltz, runs: int, seconds: float, progress: Progress) -> list[dict[str, Any]]:
+@contextmanager
+def _place(directory: Path) -> Iterator[Path]:
+    """``directory``, removed at the end if all went well; else whoever gave it decides."""
+    yield directory
+    shutil.rmtree(directory)
+
+
+def _appends(waltz: Waltz, runs: int, seconds: float, progress: Progress) -> list[dict[str, Any]]:
     unlocked = AppendOptions(runs, seconds, 0.3, partitions=(1, 8, 64))
     locked = AppendOptions(runs, seconds, 0.3, locks=("unique", "contended"), many=(0,))
     sizes = AppendOptions(runs, seconds, 0.3, clients=(1,), sizes_bytes=(100, 10240))
@@ -63,8 +90,6 @@ def _rates(waltz: Waltz, runs: int, seconds: float, progress: Progress) -> list[
         append(waltz, locked, progress, "append, locks"),
         latency(waltz, runs, seconds, progress=progress),
         contexts(waltz, ContextOptions(runs, seconds), progress),
-        feed(waltz, FeedOptions(runs, seconds, subscribers=(1, 8)), progress),
-        fetch(waltz, runs, progress=progress),
     ]
 
 

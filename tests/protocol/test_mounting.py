@@ -26,6 +26,7 @@ from waltz_ray.protocol.messages.client import (
     FeedBatch,
     FeedCredit,
     FeedMode,
+    FeedRecords,
     LockFailureBatch,
     Mount,
     Mounted,
@@ -70,6 +71,7 @@ from waltz_ray.protocol.mounting_types import (
     StreamOpened,
     Timer,
 )
+from waltz_ray.protocol.records import RecordBatch, few_records
 
 CLIENT, OTHER = 7, 8
 FRAME_BYTES = 1000
@@ -719,6 +721,22 @@ def test_who_only_appends_goes_on_but_cannot_know_what_became_of_what_was_under_
     assert mount.client_mark == FROM_NOW
     assert bench.names(Received(Mounted(mount.req_id, MountState.READY, 1, 9), 0)) == ["StateChanged", "SendWaiting"]
     assert bench.machine.room == CONFIG.outstanding_appends
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_record_that_is_not_what_its_crc_says_breaks_the_stream(count: int) -> None:
+    batch = few_records(0, 0, [(9, 1, number, 0, 0, b"data") for number in range(count)])
+    for at in range(len(batch.records)):
+        changed = bytearray(batch.records)
+        changed[at] ^= 1 << at % 8
+        bench = Bench()
+        bench.ready()
+        fed = FeedRecords(RecordBatch(0, 0, batch.lengths, memoryview(changed)))
+        (effect,) = bench.tell(Received(fed, FRAME_BYTES))
+        assert isinstance(effect, StreamBroken)
+        assert "is not what its CRC says" in str(effect.error)
+        assert bench.machine.position == -1, "it is asked for again"
+    assert bench.names(Received(FeedRecords(batch), FRAME_BYTES)) == ["Deliver"]
 
 
 def test_a_feed_with_a_gap_breaks_the_stream() -> None:

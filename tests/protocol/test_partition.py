@@ -61,7 +61,7 @@ from waltz_ray.protocol.partition.held_failures import MOST_IN_LINE_OF_ONE
 from waltz_ray.protocol.partition.machine import Partition
 from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.pool import Pool
-from waltz_ray.protocol.records import MOST_LOCKS, RecordBatch
+from waltz_ray.protocol.records import MOST_LOCKS, RECORD_OVERHEAD_BYTES, RecordBatch
 from waltz_ray.protocol.roster import ReplicaEntry, Roster
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
@@ -299,6 +299,85 @@ def test_who_flushes_without_a_mount_is_told_when_the_log_is_lost() -> None:
     assert bench.told(NotReady, 1) == bench.told(NotReady, 2) == [NotReady(0, G)]
     bench.step(Unassigned("moved"))
     assert len(bench.told(NotReady)) == 2, "once"
+
+
+def test_a_record_that_changed_in_memory_is_not_sent_again() -> None:
+    """The log is read anew from the replicas, and who had something in flight makes it again."""
+    bench = Bench().open()
+    bench.mount()
+    bench.append(0, free())
+    bench.settle()
+    bench.deaf = {0, 1, 2}
+    bench.append(1, free())  # in flight, and changed before anybody had it
+    change_in_memory(bench, 1)
+    bench.todo = []
+    bench.step(ReplicaLost(1, 0, "transaction 1 of an append is not what its CRC says", bad_records=True))
+    assert bench.told(NotReady) == [NotReady(0, G)]
+    assert "transaction 1 has changed in this server's memory" in bench.partition.reign.trouble
+    bench.deaf = set()
+    bench.step(TimerFired(NO_SUCH_SESSION, "backoff"))
+    bench.settle()
+    assert bench.stage() is Stage.OPEN
+    bench.mount(mark=0)
+    bench.append(1, free(mark=0))
+    bench.settle()
+    assert bench.fed() == [0, 1]
+    assert bench.logs == {0: 1, 1: 1, 2: 1}
+
+
+def test_a_record_that_changed_in_memory_is_fed_once_at_the_most() -> None:
+    """Who was fed it comes back at once, and the log is read anew."""
+    bench = Bench().open()
+    bench.mount()
+    bench.append(0, *[free()] * 3)
+    bench.settle()
+    change_in_memory(bench, 0)
+    [answer] = bench.mount(connection_id=2, client_id=2, mark=2)
+    assert answer.state is MountState.READY, "it needs none of that"
+    [answer] = bench.mount(connection_id=2, client_id=2, feed=FeedMode.HEADERS)
+    assert answer.state is MountState.READY, "no data"
+    bench.sent = []
+    bench.mount()
+    bench.settle()
+    assert bench.told(NotReady, 2) == [NotReady(0, G)]
+    assert "transaction 0 has changed in this server's memory" in bench.partition.reign.trouble
+    bench.step(TimerFired(NO_SUCH_SESSION, "backoff"))
+    bench.settle()
+    assert bench.partition.recent(0, 3) is None, "it is read from replicas now"
+    [answer] = bench.mount(connection_id=3, client_id=3, mark=2)
+    assert answer.state is MountState.READY
+
+
+def test_what_has_changed_in_memory_is_no_answer_to_a_question() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.append(0, free())
+    bench.settle()
+    assert bench.partition.recent(0, 1) is not None
+    change_in_memory(bench, 0)
+    assert bench.partition.recent(0, 1) is None
+
+
+def change_in_memory(bench: Bench, first_id: int) -> None:
+    """The batch that begins there."""
+    log = bench.partition.state.log
+    assert log is not None
+    [at] = [at for at, batch in enumerate(log.retained._batches) if batch.first_id == first_id]
+    batch = log.retained._batches[at]
+    changed = bytearray(batch.records)
+    changed[RECORD_OVERHEAD_BYTES - 1] ^= 1
+    log.retained._batches[at] = RecordBatch(0, first_id, batch.lengths, bytes(changed))
+
+
+def test_a_record_that_changed_on_its_way_costs_nobody_but_its_replica() -> None:
+    bench = Bench().open()
+    bench.mount()
+    bench.deaf = {2}
+    bench.append(0, free())
+    bench.step(ReplicaLost(1, 2, "transaction 0 of an append is not what its CRC says", bad_records=True))
+    bench.settle()
+    assert bench.told(NotReady) == []
+    assert bench.fed() == [0]
 
 
 def test_an_older_connection_does_not_take_the_mount_back() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from waltz_ray.protocol.records import RecordBatch, build_records, few_records
+from waltz_ray.protocol.records import RECORD_HEADER_BYTES, RecordBatch, build_records, few_records
 from waltz_ray.protocol.retained import RetainedRecords
 
 BUDGET_BYTES = 4 << 20
@@ -43,6 +43,23 @@ def test_the_budget_is_that_of_memory(make: Callable[[int, int], RecordBatch], c
         tracemalloc.stop()
     assert retained.first_id > 0
     assert 0.8 * BUDGET_BYTES < held_bytes < 1.2 * BUDGET_BYTES
+
+
+def test_a_record_that_changed_in_memory_is_found_wherever_it_is() -> None:
+    batches = [small_batch(0, 2), large_batch(2, 60), small_batch(62, 1)]
+    for changed_id in (None, 0, 1, 2, 40, 61, 62):
+        retained = RetainedRecords(0, BUDGET_BYTES)
+        for batch in batches:
+            retained.append(batch if changed_id is None else with_one_changed(batch, changed_id))
+        assert retained.first_bad_id() == changed_id
+
+
+def with_one_changed(batch: RecordBatch, transaction_id: int) -> RecordBatch:
+    if not batch.first_id <= transaction_id <= batch.last_id:
+        return batch
+    changed = bytearray(batch.records)
+    changed[int(batch.offsets[transaction_id - batch.first_id]) + RECORD_HEADER_BYTES] ^= 4
+    return RecordBatch(batch.partition_id, batch.first_id, batch.lengths, bytes(changed))
 
 
 def test_what_is_in_flight_keeps_what_is_gathered_from_it() -> None:

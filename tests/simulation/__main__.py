@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.simulation.campaign import Caught, Passed, hunt, one_seed
+from tests.simulation.changes import CHANGES
 from tests.simulation.clients import SHARES
 from tests.simulation.growth import GROWS
 from tests.simulation.kv import KV, TOGETHER
@@ -75,7 +76,7 @@ def _outcomes(options: argparse.Namespace) -> Iterator[Passed | Caught]:
         kinds = [GROWS, TRIMS, SCRUBS, SETS, SETS | GROWS, KV, KV | TRIMS, KV | TOGETHER, TOPICS]
         kinds += [TOPICS | TRIMS, TOPICS | KV, TOPICS | GROWS, SHARES]
         kinds += [SETS | MOVES, SETS | MOVES | GROWS, LARGE | SETS, LARGE | SETS | MOVES]
-        kinds += [SERVERS, SERVERS | SETS | MOVES]
+        kinds += [SERVERS, SERVERS | SETS | MOVES, CHANGES, CHANGES | KV]
         seeds += [bit + seed for bit in kinds for seed in range(options.seeds // 10)]
     if options.jobs < 2:
         yield from map(one_seed, seeds)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.simulation import (
     mutations_anew,
+    mutations_changes,
     mutations_channels,
     mutations_kv,
     mutations_moves,
@@ -18,6 +19,7 @@ from tests.simulation import (
     mutations_trimming,
     mutations_upkeep,
 )
+from tests.simulation.changes import CHANGES
 from tests.simulation.clients import SHARES
 from tests.simulation.growth import GROWS
 from tests.simulation.history import Violation
@@ -49,6 +51,7 @@ _ONLY_WITH = {
     SETS | MOVES: mutations_moves.__all__,
     SERVERS: mutations_servers.__all__,
     SHARES: mutations_channels.__all__,
+    CHANGES: mutations_changes.__all__,
 }
 """The bit of the seeds that can notice a mutation, where others cannot."""
 

@@ -149,4 +149,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "drained_servers_keep_their_partitions": 0x400000002,
     "servers_are_removed_with_their_partitions": 0x400000023,
     "the_last_server_may_be_drained": 0x400000003,
+    "changed_memory_is_kept": 0x800000000,
+    "changed_records_are_fed": 0x800000006,
+    "changed_records_are_written": 0x800000000,
 }

@@ -14,6 +14,7 @@ import pytest
 
 from tests.simulation import (
     mutations_anew,
+    mutations_changes,
     mutations_channels,
     mutations_client,
     mutations_kv,
@@ -54,6 +55,7 @@ _SIMULATED = (
     mutations_topics,
     mutations_moves,
     mutations_servers,
+    mutations_changes,
 )
 PARTS: dict[str, tuple[str, ...]] = {
     file.__name__.rpartition("mutations_")[2]: tuple(vars(file)["__all__"]) for file in _SIMULATED

@@ -122,6 +122,9 @@ class Nemesis:
         if world.membership is not None:
             self.kinds |= world.membership.kinds
             self._weights = {**self._weights, **dict.fromkeys(world.membership.kinds, 4)}
+        if world.changes is not None:
+            self.kinds |= world.changes.kinds
+            self._weights = {**self._weights, **dict.fromkeys(world.changes.kinds, 8)}
         self._gap_s = faults_in / random.randint(5, 20)
         self.over = False
 
@@ -157,7 +160,7 @@ class Nemesis:
             zombie.kill("somebody notices the second process")
         for replica in world.replicas:
             replica.disk.crash_after, replica.disk.capacity_bytes, replica.disk.fail_sync = None, None, False
-            replica.slow_until_s, replica.delays_truncate = 0.0, False
+            replica.slow_until_s, replica.delays_truncate, replica.changes_appends = 0.0, False, 0
             replica.may_stop.calm = True
         for process in world.processes():
             process.loop.slow_calls_s = 0.0

@@ -92,6 +92,8 @@ class SimReplica(Process):
         """Per partition the last ID it has answered for and was not told to cut since: durable, whatever happens."""
         self.delays_truncate = False
         """The next order to truncate is met late, after its connection was lost."""
+        self.changes_appends = 0
+        """So many of the next appends arrive changed (``changes.py``)."""
         self.copied, self.late, self.abandoned = (
             self.random.choice(shares) if self.may_stop.chance else 0.0
             for shares in ([0.02, 0.02, 0.3], [0.0, 0.05, 0.2], [0.0, 0.002, 0.006])

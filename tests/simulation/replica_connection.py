@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+from tests.simulation.changes import changed_requests
 from tests.simulation.network import Stream
 from tests.simulation.replica_turns import Turn
 from waltz_ray.errors import WireError
@@ -68,6 +69,8 @@ class Connection(GreetedStream):
     def _turn(self) -> None:
         requests, self._waiting = self._waiting, []
         self._in_turn = bool(requests)
+        if self._replica.changes_appends:
+            requests = changed_requests(self._replica, requests)
         if self._replica.delays_truncate and any(isinstance(request, Truncate) for request in requests):
             self._late(requests)
         elif requests:

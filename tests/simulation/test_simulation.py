@@ -13,6 +13,7 @@ from collections import Counter
 import pytest
 
 from tests.simulation.campaign import Caught, Passed, hunt, one_seed
+from tests.simulation.changes import CHANGES
 from tests.simulation.clients import SHARES
 from tests.simulation.growth import GROWS
 from tests.simulation.known_seeds import KNOWN_SEEDS
@@ -129,6 +130,16 @@ def test_histories_in_which_rot_is_repaired() -> None:
     assert counts["rotten segments repaired"] > SEEDS // 40, counts
 
 
+def test_histories_in_which_records_change_in_memory_and_on_their_way() -> None:
+    counts, faults = Counter[str](), Counter[str]()
+    for seed in range(CHANGES, CHANGES + SEEDS // 20):
+        outcome = passed(seed)
+        counts.update(outcome.counts)
+        faults.update(outcome.faults)
+    assert min(faults["record changed in memory"], faults["record changed on its way"]) > 0, faults
+    assert counts["refused INVALID_REQUEST"] > SEEDS // 20, counts
+
+
 def test_histories_of_clients_that_share_connections() -> None:
     counts = Counter[str]()
     for seed in range(SHARES, SHARES + SEEDS // 20):
@@ -207,7 +218,7 @@ RUN_ABOVE = [
     *range(SEEDS),
     *(
         bit + seed
-        for bit in (GROWS, KV, KV + TRIMS, KV + TOGETHER, SCRUBS, TOPICS, SHARES, SETS + MOVES)
+        for bit in (GROWS, KV, KV + TRIMS, KV + TOGETHER, SCRUBS, TOPICS, SHARES, SETS + MOVES, CHANGES)
         for seed in range(SEEDS // 20)
     ),
 ]

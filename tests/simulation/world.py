@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 from unittest import mock
 
+from tests.simulation.changes import CHANGES, Changes
 from tests.simulation.checkers import CHECKERS, Outcome
 from tests.simulation.clients import SHARES, SimClient
 from tests.simulation.growth import GROWS, Growth, is_gone
@@ -45,6 +46,7 @@ from waltz_ray.coordination.cluster_store import ClusterStore, Watches
 from waltz_ray.coordination.space_store import SpaceStore
 from waltz_ray.coordination.trim_store import TrimStore
 from waltz_ray.errors import Corruption
+from waltz_ray.protocol.checksum import crc32
 from waltz_ray.protocol.messages.client import FeedMode
 from waltz_ray.protocol.mounting import Mounting
 from waltz_ray.protocol.partition.machine import Partition
@@ -128,6 +130,7 @@ class World:
         self.moving = Moving(self, Random(seed + 8)) if seed & MOVES else None
         """Who has replica sets moved by the manager, where that is done at all."""
         self.membership = Membership(self, Random(seed + 9), servers) if seed & SERVERS else None
+        self.changes = Changes(self, Random(seed + 10)) if seed & CHANGES else None
         """Who adds, drains and removes servers, where that is done at all."""
         self.operator = Operator(self, Random(random.getrandbits(64)))
         self.nemesis = Nemesis(self, Random(random.getrandbits(64)), self.safety_s)
@@ -549,6 +552,8 @@ def _observed(world: World) -> Callable[[Partition, int], None]:
             offsets, raw = batch.offsets.tolist(), bytes(batch.records)
             for index in range(len(batch)):
                 record = raw[offsets[index] : offsets[index + 1]]
+                if world.changes is not None and crc32(record[:-4]).to_bytes(4, "big") != record[-4:]:
+                    continue  # it has changed since it was sent, and nobody takes it for what it was
                 who = world.scheduler.current.name
                 world.history.server_committed(who, self.partition_id, batch.first_id + index, record)
         original(self, high_water_mark)

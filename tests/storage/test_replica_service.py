@@ -181,6 +181,34 @@ def test_refusals() -> None:
     assert replica.handle([append(0, 3, 9)]) == [Appended(0, 1, 11)]
 
 
+@pytest.mark.parametrize("count", [1, 3, 40])  # few are looked at one by one, many as columns
+def test_no_record_is_taken_that_is_not_what_its_crc_says(count: int) -> None:
+    disk = FaultyDisk()
+    replica = service(disk)
+    assert replica.handle([append(0, 0, 2)]) == [Appended(0, 1, 1)]
+    whole = append(0, 2, count)
+    for at in range(len(whole.records)):
+        changed = bytearray(whole.records)
+        changed[at] ^= 1 << at % 8
+        replies = replica.handle([Append(0, 1, 2, whole.lengths, memoryview(changed))])
+        assert refusal(replies) == (RefusalCode.INVALID_REQUEST, 5, 1, 1)
+    assert replica.handle([whole]) == [Appended(0, 1, 1 + count)]
+    disk.crash()
+    again = reopen(disk).partition(0)
+    assert (again.last_id, again.damaged) == (1 + count, None)
+
+
+def test_what_was_changed_takes_nothing_with_it_that_was_not() -> None:
+    """Requests that go into one write with it are refused with it, and come again; those before it are durable."""
+    disk = FaultyDisk()
+    replica = service(disk)
+    second = append(0, 3, 2)
+    changed = Append(0, 1, 3, second.lengths, memoryview(bytes(second.records)[:-1] + b"?"))
+    replies = replica.handle([append(1, 0, 3), append(0, 0, 3), changed])
+    assert [type(reply).__name__ for reply in replies] == ["Appended", "Refused", "Refused"]
+    assert replica.handle([append(0, 0, 3), second]) == [Appended(0, 1, 4)]
+
+
 def test_damage_is_told_and_not_served() -> None:
     disk = FaultyDisk()
     replica = service(disk)

@@ -37,6 +37,7 @@ from waltz_ray.errors import (
     InvalidInput,
     NotContiguous,
     PartitionDamaged,
+    RecordsChanged,
     StorageError,
     StorageLocked,
     SyncFailed,
@@ -126,7 +127,7 @@ def test_appends_are_contiguous_and_whole() -> None:
         with pytest.raises(NotContiguous):
             log.append(1, records(first_id, 1))
     batch = records(3, 2)
-    with pytest.raises(InvalidInput):
+    with pytest.raises(RecordsChanged):
         log.append(1, type(batch)(0, 3, batch.lengths, bytes(batch.records)[:-1]))
     with pytest.raises(InvalidInput):
         log.append(1, records(3, 1, partition_id=1))

@@ -514,7 +514,8 @@ class ReplicaLink:
                 next_pause_s = min(2 * pause_s, _LONGEST_FULL_RETRY_S)
                 self._full[refused.partition_id] = _FullDisk(refused.message, loop.time() + pause_s, next_pause_s)
         lost_files = refused.code is RefusalCode.LOST_FILES
-        lost = ReplicaLost(refused.session_id, self.replica_id, refused.message, lost_files)
+        bad_records = refused.request_type == APPEND_REQUEST and refused.code is RefusalCode.INVALID_REQUEST
+        lost = ReplicaLost(refused.session_id, self.replica_id, refused.message, lost_files, bad_records)
         self._drivers[refused.partition_id].handle(lost)
         # The link works, so nothing else would announce the replica again: let it be tried from time to time.
         loop.call_later(pause_s, self._try_again, refused)

@@ -91,7 +91,7 @@ from waltz_ray.protocol.mounting_types import (
     StreamOpened,
     Timer,
 )
-from waltz_ray.protocol.records import Int32s, Int64s, RecordBatch
+from waltz_ray.protocol.records import Int32s, Int64s, RecordBatch, first_bad_record
 
 __all__ = ["Mounting"]
 
@@ -421,6 +421,11 @@ class Mounting(Generic[Token]):
 
     def _on_records(self, message: FeedRecords, frame_bytes: int) -> Sequence[Effect[Token]]:
         batch = message.batch
+        bad = first_bad_record(batch)
+        if bad >= 0:
+            changed = f"transaction {batch.first_id + bad} of the feed is not what its CRC says: it was changed in the "
+            changed += "server's memory or on its way"
+            return [StreamBroken(WireError(f"partition {self.partition_id}: {changed}"))]
         if not self.monitor.pending:  # who only follows need not look whose records these are
             return self._feed(batch, batch.first_id, _NONE, _NO_NUMBERS, frame_bytes)
         fields = batch.fields

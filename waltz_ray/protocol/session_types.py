@@ -75,13 +75,15 @@ class ReplicaOpened:
 class ReplicaLost:
     """The replica did not do what it was told: link down, timed out, disk full, damaged, storage of a stranger.
 
-    ``lost_files``: it does not remember the session that ZooKeeper says it has joined.
+    ``lost_files``: it does not remember the session that ZooKeeper says it has joined. ``bad_records``: it was sent
+    records that are not what their CRCs say.
     """
 
     session_id: int
     replica_id: int
     reason: str
     lost_files: bool = False
+    bad_records: bool = False
 
 
 @value()

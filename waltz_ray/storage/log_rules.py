@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from waltz_ray.errors import Corruption, Fenced, InvalidInput, NotContiguous, PartitionDamaged
-from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES, RecordBatch
+from waltz_ray.errors import Corruption, Fenced, InvalidInput, NotContiguous, PartitionDamaged, RecordsChanged
+from waltz_ray.protocol.records import RecordBatch, first_bad_record
 from waltz_ray.storage.layout import HEADER_BYTES
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "check_append",
     "check_marks",
     "check_new_session",
+    "check_records",
     "check_session",
     "may_be_fetched",
     "must_wait_for_sync",
@@ -74,8 +75,12 @@ def check_session(log: LogView, session_id: int) -> None:
 
 
 def check_append(log: LogView, session_id: int, batch: RecordBatch) -> None:
-    """Records of the session in force, behind the last one of an undamaged log, whole: Fenced, PartitionDamaged,
-    InvalidInput, NotContiguous."""
+    """Records of the session in force, behind the last one of an undamaged log, each as its CRC says: Fenced,
+    PartitionDamaged, InvalidInput, NotContiguous, RecordsChanged.
+
+    The same bytes go to every replica. What was changed on the way there, acknowledged, would be a committed record
+    that nobody has whole.
+    """
     check_session(log, session_id)
     if log.damaged is not None:
         raise PartitionDamaged(f"partition {log.partition_id} is damaged and takes no records: {log.damaged}")
@@ -83,13 +88,14 @@ def check_append(log: LogView, session_id: int, batch: RecordBatch) -> None:
         raise InvalidInput(f"partition {log.partition_id} was given records of partition {batch.partition_id}")
     if batch.first_id != log.last_id + 1:
         raise NotContiguous(log.partition_id, batch.first_id, log.last_id)
-    if len(batch) == 1:
-        fits = RECORD_OVERHEAD_BYTES <= batch.lengths[0] == batch.size_bytes
-    else:
-        shortest = int(batch.lengths.min(initial=batch.size_bytes))
-        fits = not len(batch) or (shortest >= RECORD_OVERHEAD_BYTES and batch.offsets[-1] == batch.size_bytes)
-    if not fits:
-        raise InvalidInput(f"partition {log.partition_id}: the lengths of an append do not fit its bytes")
+    check_records(batch)
+
+
+def check_records(batch: RecordBatch) -> None:
+    """Lengths fit the bytes, IDs and partition are right, and so is each CRC: RecordsChanged."""
+    bad = first_bad_record(batch)
+    if bad >= 0:
+        raise RecordsChanged(batch.partition_id, batch.first_id + bad)
 
 
 def check_marks(log: LogView, session_id: int, low: int, local_low: int) -> None:

@@ -14,6 +14,7 @@ from waltz_ray.errors import (
     NotContiguous,
     OutOfResources,
     PartitionDamaged,
+    RecordsChanged,
     SegmentRotten,
     Trimmed,
 )
@@ -142,6 +143,8 @@ class _Refusing:
                 raise OrderRefused(RefusalCode.TRIMMED, str(error), error.first_id - 1) from error
             case NotContiguous():
                 code = RefusalCode.NOT_CONTIGUOUS
+            case RecordsChanged():
+                code = RefusalCode.INVALID_REQUEST
             case InvalidInput():
                 code = self._invalid
             case SegmentRotten():

@@ -218,7 +218,7 @@ class PartitionLog:
     def append(self, session_id: int, batch: RecordBatch) -> int:
         """Write ``batch`` behind the last record. Not durable before ``sync``; returns what ``is_durable`` asks for.
 
-        Fenced (another session), NotContiguous, PartitionDamaged, InvalidInput (lengths do not fit the bytes),
+        Fenced (another session), NotContiguous, PartitionDamaged, InvalidInput (of another partition), RecordsChanged,
         DiskFull, OutOfResources: in each case nothing of the batch is left and a later append may succeed.
         """
         with self._lock:

@@ -65,7 +65,8 @@ class RefusalCode(IntEnum):
     LOST_FILES = 8  # the replica remembers a lower session than the one ZooKeeper says it has joined
     OTHER_OWNER = 9  # the session was opened here by somebody else, who took the same number
     NO_RESOURCES = 10  # no file handles or memory just now; the log is whole, the same request may succeed later
-    INVALID_REQUEST = 11  # what no server of this cluster can mean: a session absurdly far ahead of the replica's
+    INVALID_REQUEST = 11  # what no server of this cluster can mean: a session absurdly far ahead of the replica's, or
+    # records that are not what their CRCs say
     TRIMMED = 12  # the records asked for are below where this log begins; ``last_id``: the last that is gone
     ROTTEN = 13  # these records have rotted here and are fetched from a peer; everything else is served
     NOT_ALLOWED = 14  # who asks has proved to be a reader, and this changes something

@@ -31,6 +31,7 @@ from waltz_ray.protocol.retained import RetainedRecords, joined, limited
 __all__ = [
     "FEED_CREDIT_LIMIT_BYTES",
     "FEED_READ_BYTES",
+    "FRAME_LIMITS",
     "FeedHub",
     "Subscriber",
     "feed_batch_bytes",
@@ -47,9 +48,10 @@ FEED_CREDIT_LIMIT_BYTES = 64 * 1024 * 1024
 
 _READS_AHEAD = 2
 
-# One frame of the feed: small batches are joined, long ones cut.
-_JOINED_BYTES, _JOINED_BATCHES = 64 * 1024, 256
-_MOST_RECORDS = 16 * 1024
+FRAME_LIMITS = 64 * 1024, 256
+"""Bytes and batches of what is joined to one frame of the feed; a longer batch is one by itself, or is cut."""
+
+_MOST_RECORDS = 16 * 1024  # in one frame
 
 # The work of one step, in bytes sent. Sending, and looking at a batch or a subscriber, cost about as much as so many
 # bytes. All of it together is a few milliseconds.
@@ -275,7 +277,7 @@ class FeedHub:
             for (_, position), group in groups.items():
                 if work >= _STEP_BYTES:
                     break
-                batches = retained.between(position + 1, high_water_mark + 1, _JOINED_BYTES, _JOINED_BATCHES)
+                batches = retained.between(position + 1, high_water_mark + 1, *FRAME_LIMITS)
                 batch = limited(joined(batches), self._most_bytes, _MOST_RECORDS)
                 size_bytes = feed_frame_bytes(group[0].mode, batch) + _SEND_BYTES
                 group = group[: max(1, _FAN_OUT_BYTES // size_bytes)]

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from waltz_ray.config import ServerConfig
 from waltz_ray.protocol.ids import NO_TRANSACTION
-from waltz_ray.protocol.messages.client import Mounted, NotReady
+from waltz_ray.protocol.messages.client import FeedMode, Mounted, NotReady
 from waltz_ray.protocol.messages.original import MountState
 from waltz_ray.protocol.partition.events import (
     NO_SUCH_SESSION,
@@ -46,7 +46,7 @@ from waltz_ray.protocol.partition.events import (
     Unassigned,
     UnmountReceived,
 )
-from waltz_ray.protocol.partition.feed import FeedHub
+from waltz_ray.protocol.partition.feed import FRAME_LIMITS, FeedHub
 from waltz_ray.protocol.partition.flushes import Flushes
 from waltz_ray.protocol.partition.hindrance import hindrance
 from waltz_ray.protocol.partition.intake import LINES_TIMER, Intake
@@ -54,7 +54,7 @@ from waltz_ray.protocol.partition.mounts import Mounts
 from waltz_ray.protocol.partition.reign import BACKOFF_TIMER, LOOK_TIMER, LogLost, LogOpened, Reign, Ruling
 from waltz_ray.protocol.partition.state import PartitionState, Stage
 from waltz_ray.protocol.pool import Pool
-from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.records import RecordBatch, first_bad_record
 from waltz_ray.protocol.session import Session
 from waltz_ray.protocol.session_types import (
     Committed,
@@ -169,11 +169,13 @@ class Partition:
         return self.feed.lags(self.high_water_mark, most)
 
     def recent(self, first_id: int, end_id: int, max_bytes: int | None = None) -> list[RecordBatch] | None:
-        """The first committed records of [first_id, end_id) from memory; None if they are no longer there."""
+        """The first committed records of [first_id, end_id) from memory; None if they are no longer there, or not what
+        their CRCs say: replicas have them."""
         log = self.state.log
         if log is None or first_id < log.retained.first_id:
             return None
-        return log.retained.between(first_id, min(end_id, log.high_water_mark + 1), max_bytes, _RECENT_BATCHES)
+        found = log.retained.between(first_id, min(end_id, log.high_water_mark + 1), max_bytes, _RECENT_BATCHES)
+        return None if any(first_bad_record(batch) >= 0 for batch in found) else found
 
     def sources(self) -> tuple[int, tuple[int, ...]]:
         """The running session, and the replicas to read committed records from in the order in which to try them:
@@ -256,6 +258,8 @@ class Partition:
     def _on_link_changed(self, event: ReplicaLost | ReplicaAvailable) -> None:
         if isinstance(event, ReplicaLost) and event.lost_files:
             self._obey(self.reign.look_at_the_roster())
+        if isinstance(event, ReplicaLost) and event.bad_records:
+            self._obey(self.reign.look_at_the_memory())
         self._on_session_event(event)
         self._effects += self.mounts.confirm()  # the round under way may have lost an answer
 
@@ -344,6 +348,8 @@ class Partition:
     # ---- clients ----------------------------------------------------------------------------------------
 
     def _on_mount(self, event: MountReceived) -> None:
+        if event.mount.feed is FeedMode.RECORDS:  # it comes back at once if what it was fed was not what its CRC says
+            self._obey(self.reign.look_at_the_memory(event.mount.client_mark + 1, FRAME_LIMITS))
         self._effects += self.mounts.mount(event.connection_id, event.mount)
 
     def _on_confirmed(self, event: SessionConfirmed) -> None:

@@ -272,6 +272,24 @@ class Reign:
         """The set has changed; or a replica has lost its files: has an operator declared it replaced meanwhile?"""
         return [ReadRoster()] if self._state.stage in (Stage.OPEN, Stage.OPENING) else []
 
+    def look_at_the_memory(self, first_id: int | None = None, limits: tuple[int, int] | None = None) -> list[Ruling]:
+        """Somebody may have been sent records that are not what their CRCs say: are they so in this server's memory?
+
+        By default it looks at all; else at those from ``first_id`` on, at about so many bytes in so many batches.
+
+        If they are not, they were changed on their way, and are sent again. What is bad here would be sent again and
+        again, to every replica: the log is read anew from those that have it, and who waits for what was in flight is
+        told that it is lost, as at the end of the server.
+        """
+        log = self._state.log
+        bad_id = None if log is None else log.retained.first_bad_id(first_id, *(limits or ()))
+        if bad_id is None:
+            return []
+        reason = f"transaction {bad_id} has changed in this server's memory (bad RAM?); the log is read anew"
+        lost = self._lose_log(reason)
+        self.trouble = reason
+        return [self._warn(reason), lost, *self._retry_later()]
+
     def _retry_later(self) -> list[Ruling]:
         self._state.session = self._opening = None
         if self._state.stage not in (Stage.OPEN, Stage.OPENING):
