@@ -18,6 +18,7 @@ from waltz_ray.errors import NodeDamaged, VersionConflict, ZooKeeperRefused, Zoo
 from waltz_ray.protocol.messages.replica import FindTime
 from waltz_ray.protocol.partition.events import Assigned, Event, Unassigned
 from waltz_ray.protocol.pool import Pool
+from waltz_ray.protocol.retained import RetainedMemory
 from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.session_types import RosterConflict, RosterWritten
 from waltz_ray.runtime.measures import Measures
@@ -61,7 +62,13 @@ def _first_answer(store: Store, patch: pytest.MonkeyPatch) -> Event:
             return call()
 
         host: Any = SimpleNamespace(
-            config=ServerConfig(), queue=Pool(1), store=store, incarnation="me", links={}, watchdog=Watchdog()
+            config=ServerConfig(),
+            queue=Pool(1),
+            retained=RetainedMemory(1),
+            store=store,
+            incarnation="me",
+            links={},
+            watchdog=Watchdog(),
         )
         host.measures = Measures()
         host.in_thread, host.fatal = in_thread, lambda message: done.set_exception(RuntimeError(message))
@@ -153,7 +160,8 @@ def test_what_a_time_leads_to_is_not_told_by_a_server_that_has_lost_the_partitio
 
     async def ask() -> int:
         links: Any = dict.fromkeys(range(3), SimpleNamespace(find_time=find_time))
-        host: Any = SimpleNamespace(config=ServerConfig(), queue=Pool(1), incarnation="me", links=links)
+        parts = {"queue": Pool(1), "retained": RetainedMemory(1), "links": links}
+        host: Any = SimpleNamespace(config=ServerConfig(), incarnation="me", **parts)
         host.watchdog, host.measures, host.fatal = Watchdog(), Measures(), pytest.fail
         driver = PartitionDriver(0, cast(Host, host))
         driver.machine = bench.partition

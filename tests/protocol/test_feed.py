@@ -19,7 +19,7 @@ from waltz_ray.protocol.partition.admission import Arrival, admit
 from waltz_ray.protocol.partition.events import Effect, ReadFeed, SendFeed, SendMessage
 from waltz_ray.protocol.partition.feed import FeedHub, Subscriber, feed_frame_bytes, own_entries
 from waltz_ray.protocol.records import FEW_RECORDS, Int32s, RecordBatch
-from waltz_ray.protocol.retained import RetainedRecords
+from waltz_ray.protocol.retained import RetainedMemory, RetainedRecords
 from waltz_ray.wire.codec import encode_client
 from waltz_ray.wire.framing import MAGIC_CLIENT, encode_frame
 
@@ -99,7 +99,7 @@ def ids_told(effects: list[Effect], connection_id: int) -> list[int]:
 @given(st.lists(CLIENTS, min_size=1, max_size=6), st.data())
 @settings(max_examples=40)
 def test_everybody_is_told_everything_once_whatever_the_commits(groups: list[list[int]], data: st.DataObject) -> None:
-    retained = RetainedRecords(0, 1 << 20)
+    retained = RetainedRecords(0)
     hub = FeedHub(0)
     owners = list(itertools.chain.from_iterable(groups))
     for client_id, mode in [(1, FeedMode.OWN), (2, FeedMode.RECORDS), (3, FeedMode.HEADERS), (4, FeedMode.NONE)]:
@@ -120,8 +120,14 @@ def test_everybody_is_told_everything_once_whatever_the_commits(groups: list[lis
         assert len(mounted) == 4, "each mount is answered once"
 
 
+def limited_to(size_bytes: int) -> RetainedRecords:
+    retained = RetainedRecords(0)
+    RetainedMemory(size_bytes).join(retained)
+    return retained
+
+
 def test_only_what_is_in_memory_is_sent_from_memory() -> None:
-    retained = RetainedRecords(0, 700)
+    retained = limited_to(700)
     for _ in range(3):
         retained.append(records([1, 1], retained.end_id))
     retained.trim(5)
@@ -138,7 +144,7 @@ def test_only_what_is_in_memory_is_sent_from_memory() -> None:
 
 
 def test_memory_never_forgets_what_is_not_committed() -> None:
-    retained = RetainedRecords(0, 1)
+    retained = limited_to(1)
     for _ in range(3):
         retained.append(records([1, 1], retained.end_id))
     retained.trim(2)
@@ -152,7 +158,7 @@ def test_memory_never_forgets_what_is_not_committed() -> None:
 
 
 def test_a_stopped_subscriber_costs_nothing_and_holds_nobody_up() -> None:
-    retained = RetainedRecords(0, 1 << 20)
+    retained = RetainedRecords(0)
     hub = FeedHub(0)
     hub.mount(subscriber(7, FeedMode.RECORDS, -1, credit=0))
     hub.mount(subscriber(8, FeedMode.RECORDS, -1))
@@ -179,7 +185,7 @@ def test_unmounting_one_client_of_a_connection_leaves_the_others() -> None:
 
 @pytest.mark.parametrize("second_comes_first", [False, True])
 def test_a_read_that_fails_is_not_ordered_again_at_once_because_the_next_one_does_not(second_comes_first: bool) -> None:
-    hub, retained = FeedHub(0, 1000), RetainedRecords(1000, 1 << 20)
+    hub, retained = FeedHub(0, 1000), RetainedRecords(1000)
     hub.mount(subscriber(1, FeedMode.RECORDS, -1))
 
     def ordered() -> list[ReadFeed]:

@@ -62,6 +62,7 @@ from waltz_ray.protocol.partition.machine import Partition
 from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import MOST_LOCKS, RECORD_OVERHEAD_BYTES, RecordBatch
+from waltz_ray.protocol.retained import RetainedMemory
 from waltz_ray.protocol.roster import ReplicaEntry, Roster
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
@@ -87,8 +88,11 @@ PLENTY = 1 << 30
 class Bench:
     """``sent`` collects what connections were told; replicas and ZooKeeper answer in ``settle``."""
 
-    def __init__(self, config: ServerConfig | None = None, queue: Pool | None = None) -> None:
-        self.partition = Partition(0, config or ServerConfig(lock_table_size=1000, join_grace_ms=0), queue)
+    def __init__(
+        self, config: ServerConfig | None = None, queue: Pool | None = None, memory: RetainedMemory | None = None
+    ) -> None:
+        config = config or ServerConfig(lock_table_size=1000, join_grace_ms=0)
+        self.partition = Partition(0, config, queue, memory=memory)
         self.roster = Roster.initial([0, 1, 2])
         self.version = 0
         self.logs = {0: -1, 1: -1, 2: -1}  # last ID on each disk
@@ -1144,16 +1148,24 @@ def test_a_batch_that_no_frame_to_a_replica_could_hold_is_refused() -> None:
 
 
 def test_the_partitions_of_a_server_share_its_memory() -> None:
-    bench = Bench(ServerConfig(retained_bytes=20_000, join_grace_ms=0)).open()
+    memory = RetainedMemory(20_000)
+    bench = Bench(ServerConfig(join_grace_ms=0), memory=memory).open()
     bench.mount()
     for first in range(20):
         bench.append(first, free())
         bench.settle()
-    assert bench.partition.recent(0, 20) is not None
+    memory.sharers = 4
+    memory.used_bytes += 1
     bench.step(Assigned(G, partitions_here=4))
     assert bench.stage() is Stage.OPEN
-    assert bench.partition.recent(0, 20) is None, "what exceeds the new share is forgotten at once"
+    assert bench.partition.recent(0, 20) is not None, "nobody else needs the room"
+    memory.used_bytes = 20_001  # others have taken the rest, and more
+    bench.step(Assigned(G, partitions_here=4))
+    assert bench.partition.recent(0, 20) is None, "what exceeds the share is forgotten"
     assert bench.partition.recent(17, 20) is not None
+    before = memory.used_bytes
+    bench.step(Unassigned("to be elsewhere"))
+    assert memory.used_bytes < before - 1000, "and leaves room"
 
 
 def test_what_is_in_flight_is_counted_for_all_partitions_together() -> None:

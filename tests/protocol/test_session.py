@@ -89,7 +89,6 @@ class Bench:
             roster,
             10,
             retained,
-            retained_bytes=1 << 20,
             join_grace_ms=grace_ms,
             piece_bytes=piece_bytes,
             trim_mark=trim_mark,
@@ -498,7 +497,7 @@ def test_the_replica_with_the_end_is_lost_again() -> None:
 
 
 def test_memory_stands_in_for_the_replica_with_the_end() -> None:
-    retained = RetainedRecords(5, 1 << 20)
+    retained = RetainedRecords(5)
     retained.append(records(5, 13))
     bench = Bench(ALL, retained)
     bench.opened(0, 12)
@@ -627,7 +626,7 @@ def test_a_quorum_of_members_commits() -> None:
 
 def opened_with(first_id: int) -> Bench:
     """All replicas have 9, and the session before had records up to 12 in flight, retained from ``first_id`` on."""
-    retained = RetainedRecords(first_id, 1 << 20)
+    retained = RetainedRecords(first_id)
     retained.append(records(first_id, 13))
     bench = Bench(ALL, retained)
     for replica_id in ALL:

@@ -47,7 +47,7 @@ from waltz_ray.protocol.partition.machine import Partition
 from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.protocol.retained import joined, limited
+from waltz_ray.protocol.retained import RetainedMemory, joined, limited
 from waltz_ray.protocol.roster_write import RosterWrite
 from waltz_ray.protocol.session_types import (
     AppendToReplicas,
@@ -105,6 +105,7 @@ class Host(Protocol):
 
     config: ServerConfig
     queue: Pool
+    retained: RetainedMemory
     store: ClusterStore
     incarnation: str  # of this process
     links: dict[int, ReplicaOrders]
@@ -131,7 +132,7 @@ class PartitionDriver(Driver[Event, Effect]):
     machine: Partition
 
     def __init__(self, partition_id: int, host: Host) -> None:
-        machine = Partition(partition_id, host.config, host.queue, host.incarnation)
+        machine = Partition(partition_id, host.config, host.queue, host.incarnation, host.retained)
         super().__init__(f"partition {partition_id}", machine, self._order, host.fatal, host.watchdog, HEAVY)
         self.partition_id = partition_id
         self._host = host

@@ -43,6 +43,7 @@ from waltz_ray.protocol.partition.state import Stage
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.retained import RetainedMemory
 from waltz_ray.runtime.measures import Measures
 from waltz_ray.runtime.status import ActorState, Readiness, ReplicaProgress, ServedPartition, ServerStatus
 from waltz_ray.runtime.watchdog import Watchdog
@@ -90,6 +91,7 @@ class Server:
         self.store = store
         self.config = config
         self.queue = Pool(config.append_queue_bytes)
+        self.retained = RetainedMemory(config.retained_bytes)
         self.info = store.info()
         self.partitions = self.info.partitions
         """Those that are known here: of a growth it hears with the first assignment that names them."""
@@ -256,7 +258,7 @@ class Server:
         self.partitions = max(self.partitions, assignment.proven_partitions())
         mine = assignment.partitions_of(self.server_id)
         before, self.assigned = self.assigned, mine
-        self.queue.sharers = max(1, len(mine))
+        self.queue.sharers = self.retained.sharers = max(1, len(mine))
         for partition_id in before.keys() - mine.keys():
             self.drivers[partition_id].handle(Unassigned("assigned to another server"))
         for partition_id, generation in mine.items():

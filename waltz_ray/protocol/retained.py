@@ -1,7 +1,9 @@
 """The recent end of one partition's log, kept in a server's memory.
 
 It serves the feed, data fetches, late joiners and the sending-again after a session change. Records above the
-high-water mark are never dropped; committed ones go, oldest first, once the whole exceeds its byte budget.
+high-water mark are never dropped; committed ones go, oldest first, when the partitions of the server have together more
+than they may: from those that have more than their share. So a busy partition has what the others do not use, and who
+follows it may lag by so much before a replica is asked.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from operator import attrgetter
 import numpy as np
 
 from waltz_ray.protocol.ids import NO_TRANSACTION
+from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch, first_bad_record
 from waltz_ray.protocol.times import joined_times
 
-__all__ = ["RetainedRecords", "joined", "limited"]
+__all__ = ["RetainedMemory", "RetainedRecords", "joined", "limited"]
 
 
 _BATCH_BYTES = 400  # the objects of one batch (a test measures them)
@@ -24,17 +27,48 @@ _first_id = attrgetter("first_id")
 _GONE = RecordBatch(-1, NO_TRANSACTION, np.zeros(0, dtype=np.int32), b"")
 
 
+class RetainedMemory(Pool):
+    """What the partitions of one server retain, together.
+
+    Only while what is in flight exceeds it, which is never dropped, is it more than ``limit_bytes``.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(limit_bytes)
+        self._holders: list[RetainedRecords] = []
+
+    def join(self, records: RetainedRecords) -> None:
+        """These count, and are limited, from now on until they ``leave``."""
+        records.memory = self
+        self._holders.append(records)
+        self.used_bytes += records.size_bytes
+
+    def leave(self, records: RetainedRecords) -> None:
+        """Nobody needs these any more."""
+        records.memory = None
+        self._holders.remove(records)
+        self.used_bytes -= records.size_bytes
+
+    def make_room(self) -> None:
+        """Until all fit, those that have more than their share give up their oldest, who has most first."""
+        for holder in sorted(self._holders, key=attrgetter("size_bytes"), reverse=True):
+            if self.used_bytes <= self.limit_bytes:
+                return
+            holder.give_up()
+
+
 class RetainedRecords:
     """Consecutive batches; ``first_id`` of the oldest record held, ``end_id`` one past the newest.
 
-    ``budget_bytes`` may be changed at any time; the next ``trim`` follows it.
+    ``memory`` limits them; all are kept while there is none.
     """
 
-    def __init__(self, end_id: int, budget_bytes: int) -> None:
+    def __init__(self, end_id: int) -> None:
         self._batches: list[RecordBatch] = []  # not a deque: reaching into the middle of one walks through it
         self._forgotten = 0  # of the front of the list
         self._bare = 0  # batches before this one are only their bytes
-        self.budget_bytes = budget_bytes
+        self.memory: RetainedMemory | None = None  # set by its ``join``
+        self._committed = NO_TRANSACTION  # the high-water mark of the last trim
         self.size_bytes = 0
         """Of memory: records, and what it takes to keep them."""
         self.first_id = end_id
@@ -44,23 +78,35 @@ class RetainedRecords:
         assert batch.first_id == self.end_id, (batch.first_id, self.end_id)
         self._batches.append(batch)
         self.end_id = batch.end_id
-        self.size_bytes += _cost_bytes(batch)
+        self._resize(_cost_bytes(batch))
+
+    def _resize(self, more_bytes: int) -> None:
+        self.size_bytes += more_bytes
+        if self.memory is not None:
+            self.memory.used_bytes += more_bytes
 
     def trim(self, high_water_mark: int) -> None:
-        """Forget the oldest committed batches that exceed the budget, and of all others what can be had from the bytes.
+        """Forget committed batches that there is no room for, and of all others what can be had from the bytes.
 
         That is looked at while a batch is on its way to the replicas and subscribers; kept, it would be half as much
         again as small records themselves.
         """
-        batches, position = self._batches, self._forgotten
+        batches, self._committed = self._batches, high_water_mark
         while self._bare < len(batches) and batches[self._bare].last_id <= high_water_mark:
             batches[self._bare].forget_derived()
             self._bare += 1
-        while self.size_bytes > self.budget_bytes and position < len(batches):
+        self.give_up()
+        if self.memory is not None and self.memory.used_bytes > self.memory.limit_bytes:
+            self.memory.make_room()
+
+    def give_up(self) -> None:
+        """Forget the oldest committed batches that there is no room for."""
+        batches, position, memory = self._batches, self._forgotten, self.memory
+        while memory is not None and position < len(batches) and not memory.has_room(self.size_bytes, 0):
             oldest = batches[position]
-            if oldest.last_id > high_water_mark:
+            if oldest.last_id > self._committed:
                 break
-            self.size_bytes -= _cost_bytes(oldest)
+            self._resize(-_cost_bytes(oldest))
             self.first_id = oldest.end_id
             batches[position] = _GONE
             position += 1

@@ -91,7 +91,6 @@ class Session:
         version: int,
         retained: RetainedRecords | None,
         *,
-        retained_bytes: int,
         join_grace_ms: int,
         piece_bytes: int,
         progress_bytes: int,
@@ -114,7 +113,6 @@ class Session:
         self._progress_bytes = progress_bytes
         self.published = False
         self.over = False
-        self._retained_bytes = retained_bytes
         self._join_grace_ms = join_grace_ms
         self._grace_over = False
         self._grace_started = False
@@ -271,7 +269,7 @@ class Session:
         self.published = True
         self.high_water_mark = self.low_water_mark
         if self.retained is None:
-            self.retained = RetainedRecords(self.low_water_mark + 1, self._retained_bytes)
+            self.retained = RetainedRecords(self.low_water_mark + 1)
         for replica_id in sorted(joined):
             self._become_member(self.replicas[replica_id])
         for replica in self.replicas.values():

@@ -32,8 +32,6 @@ from waltz_ray.wire.replica_codec import decode_replica
 
 __all__ = ["MemoryReplica", "MemoryReplicaLink"]
 
-_FOR_EVER = 1 << 62
-
 
 @dataclass
 class _Partition:
@@ -42,7 +40,7 @@ class _Partition:
     session_id: int = NO_SESSION
     owner: str = ""
     low_water_mark: int = -1
-    records: RetainedRecords = field(default_factory=lambda: RetainedRecords(0, _FOR_EVER))
+    records: RetainedRecords = field(default_factory=lambda: RetainedRecords(0))
 
     def all(self) -> list[RecordBatch]:
         return self.records.between(self.records.first_id, self.records.end_id)
@@ -53,7 +51,7 @@ class _Partition:
 
 
 def _records(batches: Sequence[RecordBatch], first_id: int) -> RetainedRecords:
-    records = RetainedRecords(first_id, _FOR_EVER)
+    records = RetainedRecords(first_id)
     for batch in batches:
         records.append(batch)
     return records
@@ -85,7 +83,7 @@ class MemoryReplica:
 
     def remove(self, partition_id: int) -> None:
         """What it has of a partition is gone; its session stays, so that nothing older is taken."""
-        self.partitions[partition_id].records = RetainedRecords(0, _FOR_EVER)
+        self.partitions[partition_id].records = RetainedRecords(0)
 
 
 class MemoryReplicaLink:
@@ -135,7 +133,7 @@ class MemoryReplicaLink:
     def begin(self, partition_id: int, session_id: int, first_id: int) -> None:
         partition = self._admitted(partition_id, session_id)
         if partition is not None:
-            partition.records = RetainedRecords(first_id, _FOR_EVER)
+            partition.records = RetainedRecords(first_id)
             self._drivers[partition_id].handle(ReplicaTruncated(session_id, self.replica_id, first_id - 1))
 
     def set_low_water_mark(self, partition_id: int, session_id: int, low_water_mark: int) -> None:

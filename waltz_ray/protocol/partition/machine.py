@@ -55,6 +55,7 @@ from waltz_ray.protocol.partition.reign import BACKOFF_TIMER, LOOK_TIMER, LogLos
 from waltz_ray.protocol.partition.state import PartitionState, Stage
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.records import RecordBatch, first_bad_record
+from waltz_ray.protocol.retained import RetainedMemory
 from waltz_ray.protocol.session import Session
 from waltz_ray.protocol.session_types import (
     Committed,
@@ -103,14 +104,22 @@ def orders_first(effects: list[SessionEffect]) -> list[SessionEffect]:
 class Partition:
     """``step(event) -> effects`` for one partition on one server. See the module."""
 
-    def __init__(self, partition_id: int, config: ServerConfig, queue: Pool | None = None, owner: str = "") -> None:
-        """``queue``: for records in flight, of all partitions of the server; by default this one's own.
+    def __init__(
+        self,
+        partition_id: int,
+        config: ServerConfig,
+        queue: Pool | None = None,
+        owner: str = "",
+        memory: RetainedMemory | None = None,
+    ) -> None:
+        """``queue``: for records in flight, ``memory``: for what is retained, each of all partitions of the server; by
+        default this one's own.
 
         ``owner`` names the process: no other one, before or after it, has the same.
         """
         self.partition_id = partition_id
         self.state = PartitionState(partition_id, config)
-        self.reign = Reign(self.state, owner)
+        self.reign = Reign(self.state, owner, memory or RetainedMemory(config.retained_bytes))
         self.feed = FeedHub(partition_id, config.max_frame_bytes // 2)
         self.intake = Intake(self.state, queue or Pool(config.append_queue_bytes))
         self.mounts = Mounts(self.state, self.feed, self.intake)

@@ -19,6 +19,7 @@ from waltz_ray.protocol.partition.events import (
     ReadRoster,
 )
 from waltz_ray.protocol.partition.state import Log, PartitionState, Stage
+from waltz_ray.protocol.retained import RetainedMemory
 from waltz_ray.protocol.roster import Roster
 from waltz_ray.protocol.session import Session
 from waltz_ray.protocol.session_types import (
@@ -79,9 +80,10 @@ def locks_of_a_new_log(config: ServerConfig, start: int) -> LockTable:
 class Reign:
     """Decides which session a partition has on this server. Methods return what follows, in its order."""
 
-    def __init__(self, state: PartitionState, owner: str) -> None:
-        """``owner`` names the process: no other one, before or after it, has the same."""
+    def __init__(self, state: PartitionState, owner: str, memory: RetainedMemory) -> None:
+        """``owner`` names the process: no other one, before or after it, has the same. ``memory``: of its server."""
         self._state = state
+        self._memory = memory
         self._owner = owner
         self._attempts = 0  # to take a session
         self._taking: tuple[Roster, int] | None = None
@@ -91,7 +93,6 @@ class Reign:
         self._looking = False  # the timer runs
         self.trouble = ""
         """What the last attempt to open a session has come to, "" if that is open."""
-        self._retained_bytes = state.config.retained_bytes
         self._piece_bytes = state.config.catch_up_bytes(1)
 
     @property
@@ -102,12 +103,10 @@ class Reign:
     def share_memory(self, partitions_here: int) -> None:
         """So many partitions of this server share its memory for records and catch-ups."""
         config, log = self._state.config, self._state.log
-        self._retained_bytes = config.retained_bytes // partitions_here
         self._piece_bytes = config.catch_up_bytes(partitions_here)
         for session in self.sessions:
             session.piece_bytes = self._piece_bytes
         if log is not None:
-            log.retained.budget_bytes = self._retained_bytes
             log.retained.trim(log.high_water_mark)
 
     # ---- beginning and end --------------------------------------------------------------------------------
@@ -129,6 +128,8 @@ class Reign:
         return [lost, PartitionDropped(reason)]
 
     def _lose_log(self, reason: str) -> LogLost:
+        if self._state.log is not None:
+            self._memory.leave(self._state.log.retained)
         self._state.log = None
         self._state.session = self._opening = None
         return LogLost(reason)
@@ -192,7 +193,6 @@ class Reign:
             roster,
             version,
             None if self._state.log is None else self._state.log.retained,
-            retained_bytes=self._retained_bytes,
             join_grace_ms=self._state.config.join_grace_ms,
             piece_bytes=self._piece_bytes,
             trim_mark=self._state.trim_mark,
@@ -240,6 +240,7 @@ class Reign:
         state.session, self._backoff_ms, self.trouble = session, _FIRST_BACKOFF_MS, ""
         state.enter(Stage.OPEN)
         if state.log is None:
+            self._memory.join(session.retained)
             state.log = Log(session.retained, locks_of_a_new_log(state.config, start), start, session.session_id)
         elif not state.log.high_water_mark <= start < state.log.next_id:
             return self.drop(
