@@ -144,8 +144,9 @@ class ServerConfig:
     """Transactions after which a new session raises the low-water marks (docs/design.md, "Sessions and recovery")."""
 
     retained_bytes: int = 256 * 1024 * 1024
-    """Recent records kept in memory, for all partitions of the server together (each has an equal share): feeds,
-    fetches and late joiners near the tail never touch a disk, a replica this far behind is caught up from memory."""
+    """Recent records kept in memory, for all partitions of the server together (each always has its equal share, and
+    more while the others do not use theirs): feeds, fetches and late joiners near the tail never touch a disk, a
+    replica this far behind is caught up from memory."""
 
     append_queue_bytes: int = 128 * 1024 * 1024
     """Records that may be in flight (not yet committed), for all partitions of the server together. When it is full,
