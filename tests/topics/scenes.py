@@ -51,6 +51,8 @@ class SceneMember(Member):
         self.registered: ForeignClient | None = None
         self.orders: list[int] = []
         """IDs of the events it has done."""
+        self.spoke = time.monotonic()
+        """When it began to say the last thing that the master has answered."""
 
     @property
     def partitions(self) -> set[tuple[str, str]]:
@@ -69,12 +71,15 @@ class SceneMember(Member):
         if master is None:
             return 0
         self.master = master
+        begun = time.monotonic()
         try:
             if self.registered is not master:
                 code = await self.register()
                 self.registered = master if code == 200 else None
+                self.spoke = begun
                 return code
             code = await super().beat()
+            self.spoke = begun
             if self.event:
                 self.orders.append(ForeignReply(parsed(self.event)).number(1))
             if code == 411:
@@ -206,7 +211,10 @@ class Crowd:
         await asyncio.gather(*(one(self.members[name]) for name in names or list(self.members)))
 
     def check(self) -> None:
-        has = [(partition, each.name) for each in self.members.values() for partition in each.partitions]
+        """Who was silent for longer than the master waits may have lost what it has, and will hear of it."""
+        since = time.monotonic() - self.cluster.config.client_ms / 1000
+        known = [each for each in self.members.values() if each.spoke > since]
+        has = [(partition, each.name) for each in known for partition in each.partitions]
         assert len({partition for partition, _ in has}) == len(has), f"two have one: {sorted(has)}"
 
     def counts(self) -> list[int]:
