@@ -32,6 +32,7 @@ class MemorySource:
         self.marks: dict[int, int] = {}
         self.state = SpaceState.READY
         self.rights: dict[str, str] = {}
+        self.recovered, self.forks = "", dict[int, int]()  # partition -> from where on its records are other ones
         self.holds: dict[str, dict[int, int]] = {}
         self.reads: list[tuple[int, int, int]] = []
         self.lock_lost = False
@@ -58,6 +59,9 @@ class MemorySource:
     def trim_marks(self) -> dict[int, int]:
         return dict(self.marks)
 
+    def recovery(self) -> str:
+        return self.recovered
+
     def counters(self) -> Counters:
         return Counters(17, 4, {0: 3, 1: 2, 2: 1})
 
@@ -70,6 +74,11 @@ class MemorySource:
             assert first_id >= self.marks.get(partition_id, 0)
             count = min(7, end_id - first_id)
             whole = records(0, end_id, tag=partition_id, partition_id=partition_id)
+            fork = self.forks.get(partition_id, end_id)
+            if first_id >= fork:
+                whole = records(0, end_id, tag=partition_id + 1000, partition_id=partition_id)
+            elif fork < first_id + count:
+                count = fork - first_id
             yield whole.slice(first_id, first_id + count)
             first_id += count
 

@@ -427,6 +427,42 @@ def test_a_cluster_that_ends_before_its_backup(tmp_path: Path) -> None:
         run(source, target)
 
 
+@pytest.mark.parametrize("fork", [29, 30, None])
+def test_a_cluster_that_was_recovered_goes_on_unless_it_has_lost_what_the_backup_has(
+    tmp_path: Path, fork: int | None
+) -> None:
+    source, target = MemorySource(), local(tmp_path / "b")
+    source.ends = {0: 30, 1: 0, 2: 0}
+    run(source, target)
+    source.recovered, source.ends[0] = "one", 40
+    source.forks = {} if fork is None else {0: fork}
+    if fork == 29:
+        with pytest.raises(InvalidInput, match=r"transaction 29 is another one than in the backup: .* \(partition 0\)"):
+            run(source, target)
+        assert (newest(target).partitions[0].next_id, source.holds) == (30, {})
+        return
+    assert run(source, target).transactions == 10
+    assert newest(target).recovery == "one"
+    again = wanted(0, 30, 40) if fork is None else bytes(records(0, 40, tag=1000).since(30).records)
+    assert restored_bytes(target, tmp_path / "r", replicas=1)[0] == (0, wanted(0, 0, 30) + again)
+    source.marks = {0: 40}
+    assert run(source, target).transactions == 0, "nothing is compared any more"
+    source.recovered = "two"
+    with pytest.raises(InvalidInput, match=r"transaction 39, the last one of the backup, was trimmed before"):
+        run(source, target)
+
+
+def test_what_a_killed_run_left_of_records_that_a_recovery_has_lost_is_not_taken_over(tmp_path: Path) -> None:
+    source, target = MemorySource(), local(tmp_path / "b")
+    source.ends, source.lock_lost = {0: 60, 1: 0, 2: 0}, True
+    with pytest.raises(CoordinationError):
+        run(source, target)
+    source.lock_lost, source.recovered, source.forks = False, "one", {0: 40}
+    assert run(source, target).pieces_resumed == 1
+    lost = bytes(records(0, 60, tag=1000).since(40).records)
+    assert restored_bytes(target, tmp_path / "r", replicas=1)[0] == (0, wanted(0, 0, 40) + lost)
+
+
 def test_another_clusters_backup_and_other_things_are_refused(tmp_path: Path) -> None:
     source, target = MemorySource(), local(tmp_path / "b")
     run(source, target)

@@ -105,6 +105,7 @@ class Manifest:
     ``config``: the fields of its ``ClusterConfig``; ``last_client_id``, ``last_server_id``: no record has a higher one.
     ``partitions`` has those of all spaces that are not gone, by their numbers in the cluster. ``documents``: rights and
     limits, as operators have set them (``coordination/seeding.py``); None: it was written before backups had them.
+    ``recovery``: ``ClusterStore.recovery`` of the cluster then.
     """
 
     number: int
@@ -117,6 +118,7 @@ class Manifest:
     spaces: SpaceTable
     partitions: Mapping[int, PartitionBackup] = field(default_factory=dict)
     documents: Mapping[str, str] | None = None
+    recovery: str = ""
 
     def names(self) -> set[str]:
         """Of all its pieces."""
@@ -139,6 +141,7 @@ class Manifest:
                 "spaces": [space_fields(each) for each in sorted(self.spaces.spaces.values(), key=lambda s: s.first)],
                 "partitions": {str(p): _partition_fields(each) for p, each in sorted(self.partitions.items())},
                 **({} if self.documents is None else {"documents": dict(self.documents)}),
+                **({"recovery": self.recovery} if self.recovery else {}),
             }
         )
 
@@ -160,6 +163,7 @@ class Manifest:
                 SpaceTable(_count(fields, "partition_count"), spaces),
                 {int(p): _partition_of(each) for p, each in fields["partitions"].items()},
                 None if fields.get("documents") is None else _texts(fields["documents"]),
+                str(fields.get("recovery", "")),
             )
             _check(manifest)
             return manifest

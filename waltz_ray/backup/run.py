@@ -21,6 +21,11 @@ the marks that were committed when it began.
 
 The last piece of a partition may be a short one. The next run writes it anew, longer, with the records it has from here
 and not from the cluster, which may have trimmed them since; full pieces are never written again.
+
+After a recovery that has accepted a loss (``waltz recover``) a log may have other records under IDs that it had before.
+A log shares all that is before a record that it has in common with what it was, so it is enough to look at the last
+one: of what the backup has, when the cluster was recovered since its last run, and of each piece that a killed run has
+left, of which nobody knows when it was written.
 """
 
 from __future__ import annotations
@@ -146,6 +151,7 @@ class _Run:
         self._pace, self._shown, self._identity = pace, shown, identity
         self._catalogue = self._looked_at()
         self._before = self._catalogue.newest
+        self._recovery = source.recovery()
         self._hold, self._why = hold_name(identity.backup), f"waltz backup {target.shown}"
         self._summary = Summary(source.cluster)
         self._left: dict[tuple[int, int], list[tuple[int, str]]] = {}
@@ -190,6 +196,7 @@ class _Run:
                 table,
                 partitions,
                 self._source.documents(),
+                self._recovery,
             )
             self._finish(manifest, check_lock)
         except BaseException:
@@ -242,6 +249,8 @@ class _Run:
     ) -> PartitionBackup:
         first_id = begin if known is None else known.first_id
         pieces = [] if known is None else list(known.pieces)
+        if pieces and self._before is not None and self._before.recovery != self._recovery:
+            self._check_recovered(p, load_piece(self._target, self._before, p, pieces[-1]))
         if begin < end:
             short = pieces.pop() if pieces and pieces[-1].size < self._choices.piece_bytes else None
             at = begin if short is None else short.first_id
@@ -262,10 +271,30 @@ class _Run:
             full = next_id < end and self._catalogue.sizes[name] >= self._choices.piece_bytes
             if next_id > begin and (full or next_id == end):
                 try:
-                    return _described(name, self._target, self._identity.cluster_key)
+                    piece, batch = _described(name, self._target, self._identity.cluster_key)
                 except Corruption:
                     continue  # it is deleted in the end
+                if self._in_the_log(batch):
+                    return piece
         return None
+
+    def _check_recovered(self, p: int, batch: RecordBatch) -> None:
+        """InvalidInput if the recovery has given up what the backup has, of which these are the last records."""
+        if self._source.trim_marks().get(p, 0) > batch.last_id:
+            why = f"{batch.last_id}, the last one of the backup, was trimmed before it could be compared"
+        elif not self._in_the_log(batch):
+            why = f"{batch.last_id} is another one than in the backup: the recovery has lost what was there"
+        else:
+            return
+        raise InvalidInput(
+            f"the cluster was recovered from its disks since the last run, and transaction {why} (partition {p}), so "
+            f"{self._target.shown} cannot go on; begin another backup in an empty place"
+        )
+
+    def _in_the_log(self, batch: RecordBatch) -> bool:
+        """Whether the log has these records: it has the last of them."""
+        (found,) = self._source.read(batch.partition_id, batch.last_id, batch.end_id)
+        return bytes(found.records) == bytes(batch.since(batch.last_id).records)
 
     def _new_pieces(self, p: int, short: BackupPiece | None, at: int, end: int) -> list[BackupPiece]:
         """Pieces of the records [at, end), the first of them with those of the short piece in front."""
@@ -320,12 +349,12 @@ class _Run:
         self._summary.next_ids = next_ids
 
 
-def _described(name: str, target: Target, cluster_key: uuid.UUID) -> BackupPiece:
+def _described(name: str, target: Target, cluster_key: uuid.UUID) -> tuple[BackupPiece, RecordBatch]:
     place = piece_of(name)
     assert place is not None
     raw = target.read(name)
     batch = parse_piece(raw, target.place(name), cluster_key, *place)
-    return described(place[1], place[2], HEADER_BYTES + batch.size_bytes, [raw], batch.times)
+    return described(place[1], place[2], HEADER_BYTES + batch.size_bytes, [raw], batch.times), batch
 
 
 def _without(table: SpaceTable, partitions: Mapping[int, PartitionBackup]) -> SpaceTable:

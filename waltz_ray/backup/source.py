@@ -64,6 +64,9 @@ class BackupSource(Protocol):
         """The ID behind the last committed record."""
 
     def trim_marks(self) -> dict[int, int]: ...
+    def recovery(self) -> str:
+        """Which recovery from the disks has made the cluster's nodes (``ClusterStore.recovery``)."""
+
     def counters(self) -> Counters:
         """As of now: what was committed before has none that is higher."""
 
@@ -120,6 +123,9 @@ class RunningCluster:
 
     def trim_marks(self) -> dict[int, int]:
         return self._trims.marks()
+
+    def recovery(self) -> str:
+        return self._store.recovery()
 
     def counters(self) -> Counters:
         assignment, _ = self._store.assignment()
