@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,42 @@ def test_damage_and_a_log_without_its_beginning_are_told() -> None:
     disk.end_process()
     trimmed = refused(disk, InvalidInput, target=f"{TARGET}-3")
     assert "what was before has been trimmed away; Waltz 0.13 reads a log from transaction 0 on" in trimmed
+
+
+@pytest.mark.parametrize("size", [0, 60, 128], ids=["empty", "no header", "header alone"])
+def test_a_newest_segment_that_has_lost_what_was_committed_is_no_interrupted_creation(size: int) -> None:
+    disk = FaultyDisk()
+    store = create(disk)
+    log = store.partition(0)
+    log.open_session(1)
+    append(log, 40)
+    store.sync([0])
+    log.set_low_water_mark(1, 39, 39)
+    newest = max(path for path in disk.files() if path.endswith(".seg"))
+    disk.end_process()
+    disk.put(newest, disk.content(newest)[:size])
+    assert newest in refused(disk, Corruption)
+    assert reopen(disk).partition(0).damaged is not None
+
+
+def test_a_segment_that_only_the_journal_knows_is_missed() -> None:
+    disk = used(FaultyDisk(), replace(JOURNAL, segment_size_bytes=700))
+    disk.end_process()
+    newest = max(path for path in disk.files() if path.startswith(f"{DIRECTORY}/1/") and path.endswith(".seg"))
+    disk.remove(newest)
+    assert f"{newest}: damaged at byte 0: the journal has records of it, and it is not there" in refused(
+        disk, Corruption
+    )
+
+
+def test_a_crash_while_the_first_segment_was_made_is_mended_as_by_a_start() -> None:
+    disk = used(FaultyDisk())
+    disk.end_process()
+    disk.mkdir(f"{DIRECTORY}/4")
+    disk.put(f"{DIRECTORY}/4/0000000000000000000.seg", bytes(60))
+    found = export_original(disk, DIRECTORY, TARGET)
+    assert found.records[4] == 0
+    assert verify_directory(disk, TARGET).ok
 
 
 def test_a_torn_tail_is_cut_and_told() -> None:

@@ -124,6 +124,10 @@ class _Export:
             raise DiskFull(f"{self._target}: {missing:,} bytes too few are free for {sum(sizes):,}; make room")
         for one in journal_entries(disk, self._directory, self._key):
             self._journal.setdefault((one.partition_id, one.first_id), []).append(one)
+        for p, first_id in self._journal:
+            if p in segments and first_id not in segments[p]:
+                path = segment_path(f"{self._directory}/{p}", first_id)
+                raise Corruption(path, 0, "the journal has records of it, and it is not there")
         for p, entry in enumerate(entries):
             self._done.records[p] = None if entry is None else 0
             if entry is not None and segments[p]:
@@ -184,7 +188,9 @@ class _Export:
                 raw = disk.pread(handle, HEADER_BYTES, 0)
                 header = SegmentHeader.check(raw, source, self._key, partition_id, first_id)
             except Corruption:
-                if next_id is not None or not first_id or all_zero_from(disk, handle, HEADER_BYTES) >= 0:
+                used = all_zero_from(disk, handle, HEADER_BYTES) >= 0
+                needed = end_id <= entry.local_low_water_mark or (not first_id and entry.session_id >= 0)
+                if next_id is not None or used or needed:
                     raise
                 self._disk.unlink(path)  # a crash has interrupted its creation
                 return end_id
