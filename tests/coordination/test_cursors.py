@@ -209,6 +209,46 @@ def test_who_could_not_raise_the_epoch_leaves_no_lease() -> None:
     assert rig.other.take("audit").record.epoch == 1
 
 
+def test_what_is_given_back_while_zookeeper_is_away_is_free_when_it_is_back() -> None:
+    """Though the process that had it lives on, in the same session."""
+    rig = Rig()
+    held = rig.new()
+    for epoch in (2, 4):
+        rig.server.disconnect(rig.first)
+        held.release()
+        rig.server.reconnect(rig.first)
+        theirs = rig.other.take("audit")
+        assert theirs.record.epoch == epoch
+        theirs.release()
+        held = rig.mine.take("audit")
+    rig.server.disconnect(rig.first)
+    held.release()
+    with pytest.raises(ZooKeeperUnreachable):
+        rig.mine.take("audit")
+    rig.server.reconnect(rig.first)
+    rig.other.take("audit").release()
+    held = rig.mine.take("audit")
+    rig.server.reconnect(rig.first)
+    assert held.lost is None, "what was late is over: this is another one"
+    with pytest.raises(CursorTaken):
+        rig.other.take("audit")
+
+
+def test_what_is_given_back_late_and_taken_again_meanwhile_stays() -> None:
+    rig = Rig()
+    held = rig.new()
+    rig.server.auto_pump = False
+    rig.server.disconnect(rig.first)
+    held.release()
+    rig.server.reconnect(rig.first)
+    again = rig.mine.take("audit")  # before it has been looked at again
+    rig.server.auto_pump = True
+    rig.server.pump()
+    assert again.lost is None
+    with pytest.raises(CursorTaken):
+        rig.other.take("audit")
+
+
 def test_it_goes_forward_only_but_by_a_reset() -> None:
     rig = Rig()
     held = rig.new(hold=True)

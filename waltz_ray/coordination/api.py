@@ -167,16 +167,19 @@ class ZooKeeper(Protocol):
         ...
 
 
-def release(zookeeper: ZooKeeper, path: str) -> None:
+def release(zookeeper: ZooKeeper, path: str) -> bool:
     """Delete an ephemeral node if it is our session's: after an expiry it may be another's by now.
 
-    If ZooKeeper cannot be reached, our node goes with our session.
+    False if ZooKeeper cannot be reached: our node goes with our session.
     """
     try:
         if zookeeper.owner(path) == zookeeper.session_id:
             zookeeper.delete(path)
-    except (NoNode, ZooKeeperUnreachable):
-        return
+    except NoNode:
+        return True
+    except ZooKeeperUnreachable:
+        return False
+    return True
 
 
 class EphemeralNode:

@@ -21,9 +21,9 @@ class CursorLease:
     """
 
     def __init__(
-        self, nodes: CursorNodes, name: str, record: CursorRecord, version: int, ended: Callable[[], None]
+        self, nodes: CursorNodes, name: str, record: CursorRecord, version: int, ended: Callable[[bool], None]
     ) -> None:
-        """``ended`` is called once, when it is given back or lost."""
+        """``ended`` is called once, when it is given back or lost; with False, if its node may be there still."""
         self.name = name
         self.record = record
         self.version = version
@@ -65,14 +65,13 @@ class CursorLease:
             self._nodes.check_hold(positions)
 
     def release(self) -> None:
-        """Give it back. If ZooKeeper cannot be reached, it is free when the session ends. Idempotent."""
+        """Give it back. If ZooKeeper cannot be reached, it is free when that answers again, or the session ends.
+        Idempotent."""
         with self._lock:
             if self._over:
                 return
             self._end()
-        if self.lost is None:
-            release(self._nodes.zookeeper, self._nodes.lease_of(self.name))
-        self._ended()
+        self._ended(self.lost is not None or release(self._nodes.zookeeper, self._nodes.lease_of(self.name)))
 
     def delete(self) -> None:
         """There is no such cursor any more, nor its hold. CursorLost, and nothing was changed."""
@@ -120,7 +119,7 @@ class CursorLease:
             return
         self.lost = CursorLost(self._nodes.space.name, self.name, reason)
         self._end()
-        self._ended()
+        self._ended(True)
         self._told()
 
     def _end(self) -> None:

@@ -29,10 +29,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from waltz_ray.coordination.api import ZooKeeper, release
+from waltz_ray.coordination.api import Watch, ZooKeeper, release
 from waltz_ray.coordination.cluster_nodes import to_json
 from waltz_ray.coordination.cursor_lease import CursorLease
 from waltz_ray.coordination.cursor_nodes import CursorNodes, now_ms
@@ -45,6 +46,7 @@ from waltz_ray.errors import (
     NoNode,
     Trimmed,
     VersionConflict,
+    ZooKeeperUnreachable,
 )
 from waltz_ray.protocol.cursors import CursorRecord, checked_cursor_name, deleted, taken
 from waltz_ray.protocol.spaces import Space
@@ -79,6 +81,7 @@ class CursorStore:
         self._identity = identity
         self._lock = threading.Lock()
         self._mine: set[str] = set()
+        self._late: dict[str, Watch] = {}  # of leases that are to be deleted when ZooKeeper answers again
 
     # ---- reading
 
@@ -155,7 +158,7 @@ class CursorStore:
     def take(self, name: str, hold: bool | None = None) -> CursorLease:
         """Have the cursor, from its next epoch on; ``hold``: whether it is to hold retention, None: as it did.
 
-        CursorTaken, CursorNotFound; ZooKeeperUnreachable: it may be had by nobody until this session ends.
+        CursorTaken, CursorNotFound; ZooKeeperUnreachable: it may be had by nobody until that answers again.
         """
         checked_cursor_name(name)
         with self._lock:
@@ -164,10 +167,10 @@ class CursorStore:
             self._mine.add(name)
         try:
             record, version = self._take(name, hold)
-        except BaseException:
-            self._forget(name)
+        except BaseException as error:
+            self._given_back(name, not isinstance(error, ZooKeeperUnreachable))
             raise
-        return CursorLease(self._nodes, name, record, version, lambda: self._forget(name))
+        return CursorLease(self._nodes, name, record, version, lambda free: self._given_back(name, free))
 
     def _take(self, name: str, hold: bool | None) -> tuple[CursorRecord, int]:
         while True:
@@ -175,7 +178,7 @@ class CursorStore:
             try:
                 record, version = self._nodes.read(name)
                 # After the read: if another has had it since, then in a version that ours is not followed by.
-                if self._zookeeper.owner(self._nodes.lease_of(name)) != self._zookeeper.session_id:
+                if not self._is_ours(self._nodes.lease_of(name)):
                     continue
                 wanted = taken(record, self._identity, hold, now_ms())
                 return wanted, self._nodes.write(name, wanted, version, moves_back=True)
@@ -212,10 +215,45 @@ class CursorStore:
         finally:
             lease.release()
 
-    def _forget(self, name: str) -> None:
-        """Nothing of that name is open here any more."""
+    def _given_back(self, name: str, free: bool) -> None:
+        """Nothing of that name is open here any more. Not ``free``: a lease of ours may be there, for others to wait
+        for as long as this process lives; it is deleted when ZooKeeper answers again."""
         with self._lock:
             self._mine.discard(name)
+            before = None if free else self._late.pop(name, None)
+        if free:
+            return
+        if before is not None:
+            before.cancel()
+
+        def look(data: bytes | None, version: int) -> None:
+            if data is not None:
+                self._release_late(name)
+            with self._lock:
+                done = self._late.pop(name, None)
+            if done is not None:
+                done.cancel()
+
+        watch = self._zookeeper.watch_data(self._nodes.lease_of(name), look)
+        with self._lock:
+            self._late[name] = watch
+
+    def _release_late(self, name: str) -> None:
+        """ZooKeeperUnreachable: it is called again after the reconnect."""
+        with self._lock:
+            if name in self._mine:
+                return  # it has been taken again
+            self._mine.add(name)  # nor is it meanwhile
+        try:
+            if self._is_ours(self._nodes.lease_of(name)):
+                with suppress(NoNode):  # it went with our session
+                    self._zookeeper.delete(self._nodes.lease_of(name))
+        finally:
+            with self._lock:
+                self._mine.discard(name)
+
+    def _is_ours(self, path: str) -> bool:
+        return self._zookeeper.owner(path) == self._zookeeper.session_id
 
     def _taken(self, name: str) -> CursorTaken:
         owner, since_ms = self._nodes.holder(name) or ("somebody who has just finished", now_ms())
