@@ -180,6 +180,17 @@ def test_times_come_back(tmp_path: Path) -> None:
     store.close()
 
 
+def test_times_of_which_two_replicas_have_told_a_part_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one knows less: its marks are older than the last one of the first. None of them falls in a piece."""
+    source, target = MemorySource(), local(tmp_path / "b")
+    told = ((0, CLOCK_MS), (5, CLOCK_MS + 9000), (6, CLOCK_MS + 1000), (8, CLOCK_MS + 20_000))
+    monkeypatch.setattr(source, "times", lambda p, first_id, end_id: told)
+    source.ends = {0: 10, 1: 0, 2: 0}
+    run(source, target)
+    assert verify_backup(target, Quiet()).damages == []
+    assert restored_bytes(target, tmp_path / "r", [Cut(0, time_ms=CLOCK_MS + 20_000)])[0] == (0, wanted(0, 0, 8))
+
+
 @pytest.mark.parametrize("kind", ["local", "s3"])
 def test_killed_between_any_two_steps(tmp_path: Path, kind: str) -> None:
     """Two runs, the second one killed at each of its steps: the first one's records can be restored at any moment, and

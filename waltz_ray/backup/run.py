@@ -56,7 +56,7 @@ from waltz_ray.backup.target import Target
 from waltz_ray.errors import ClusterMismatch, CoordinationError, Corruption, DataUnavailable, InvalidInput, Trimmed
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.spaces import SpaceState, SpaceTable
-from waltz_ray.protocol.times import joined_times
+from waltz_ray.protocol.times import NO_TIMES, joined_times
 from waltz_ray.storage.layout import HEADER_BYTES
 
 __all__ = ["PIECE_BYTES", "BackupChoices", "Shown", "Summary", "back_up", "hold_name"]
@@ -318,7 +318,8 @@ class _Run:
     def _written(self, p: int, builder: PieceBuilder, before: RecordBatch | None) -> BackupPiece:
         new_id = builder.first_id if before is None else before.end_id
         times = self._source.times(p, new_id, builder.next_id)
-        piece, parts = builder.finish(times if before is None else joined_times((before.times, times)))
+        # Several replicas may have been asked, of which not all know the same.
+        piece, parts = builder.finish(joined_times((NO_TIMES if before is None else before.times, times)))
         self._target.write(piece.name(p), parts)
         self._summary.pieces_written += 1
         self._summary.written_bytes += piece.size
