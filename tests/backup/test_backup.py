@@ -263,6 +263,7 @@ def test_a_full_disk_is_one_line_and_the_next_run_goes_on(tmp_path: Path, kind: 
     with pytest.raises(DiskFull, match=r"b/pieces/0/.*: no space left where the backup is written; make room and give"):
         run(source, target)
     assert source.holds == {}
+    assert not any(name.endswith(".new") for name in target.names()), "a full disk is not kept full by it"
     brittle.room = None
     manifest = newest(target)
     if kind == "s3":

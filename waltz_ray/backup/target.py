@@ -109,10 +109,9 @@ class Target:
 
     def _give_up(self, path: str) -> None:
         """Closing a stream in which a write has failed makes an object of what had been written: not to stay under its
-        name. If it does after all, its checksums say what it is."""
-        if not self._renames:
-            with suppress(OSError):
-                self._fs.delete_file(path)
+        name, nor in the room of a full disk. If it does after all, its checksums, or its name, say what it is."""
+        with suppress(OSError):
+            self._fs.delete_file(path)
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
