@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -13,22 +14,40 @@ from waltz_ray.client.readers.replica_reader import ReplicaReader
 from waltz_ray.errors import ReplicaRefused
 from waltz_ray.protocol.authentication import Role
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, Endpoint
-from waltz_ray.protocol.messages.replica import FindTime, ReadTimes, RefusalCode, Refused, TimeFound, Times
+from waltz_ray.protocol.messages.replica import (
+    FindTime,
+    ReadTimes,
+    RefusalCode,
+    Refused,
+    State,
+    StateReply,
+    TimeFound,
+    Times,
+)
 
 SESSION, END, LOW = 5, 900, {0: 100, 1: 300, 2: 200}
 VIEW = ReplicaView(SESSION, frozenset({0, 1, 2}), 2, {n: Endpoint("127.0.0.1", 1 + n) for n in range(3)})
 
 
-def reader_of(monkeypatch: pytest.MonkeyPatch, has_session: set[int], dead: Collection[int] = ()) -> ReplicaReader:
-    """Every replica has the same log of ``END`` records; those of ``LOW`` lie below its own mark."""
+def reader_of(
+    monkeypatch: pytest.MonkeyPatch,
+    has_session: set[int],
+    dead: Collection[int] = (),
+    behind: Mapping[int, int] = MappingProxyType({}),
+) -> ReplicaReader:
+    """Every replica has the same log of ``END`` records, or of those ``behind`` so many; those of ``LOW`` lie below its
+    own mark. Record 800 is the first one of the time that is asked for."""
 
     def ask(number: int, endpoint: Endpoint, request: Any, left_s: float, may_refuse: bool = False) -> Any:
         if number in dead:
             raise ReplicaRefused("it has ended")
-        if request.session_id != NO_SESSION and number not in has_session:
+        if not isinstance(request, State) and request.session_id != NO_SESSION and number not in has_session:
             fields = 0, SESSION, 23, RefusalCode.NOT_OPEN, NO_SESSION, NO_TRANSACTION, "not opened"
             return Refused(*fields)
-        end_id = END if request.session_id != NO_SESSION else LOW[number]
+        has = behind.get(number, END)
+        if isinstance(request, State):
+            return StateReply(0, NO_SESSION, SESSION, LOW[number] - 1, LOW[number] - 1, has - 1, False)
+        end_id = has if request.session_id != NO_SESSION else LOW[number]
         if isinstance(request, FindTime):
             return TimeFound(0, request.session_id, min(800, end_id))
         assert isinstance(request, ReadTimes)
@@ -54,3 +73,34 @@ def test_where_no_session_is_open_who_knows_most_is_believed(monkeypatch: pytest
     assert reader_of(monkeypatch, set()).first_id_at(0, 7_000) == 300
     assert reader_of(monkeypatch, set(), {1}).first_id_at(0, 7_000) == 200
     assert reader_of(monkeypatch, set()).times(0, 250, 251) == ((250, 1_000),)
+
+
+@pytest.mark.parametrize("behind", [{0: 500}, {1: 700}, {0: 799}, {0: 800}, {2: 0}, {0: 801}])
+def test_a_member_that_is_some_seconds_behind_says_nothing_of_what_it_does_not_have(
+    monkeypatch: pytest.MonkeyPatch, behind: dict[int, int]
+) -> None:
+    """It would be said that what it lacks is of that time, or of no time."""
+    reader = reader_of(monkeypatch, {0, 1, 2}, behind=behind)
+    assert reader.first_id_at(0, 7_000) == 800
+    assert reader.times(0, 898, 899) == ((898, 1_000),)
+
+
+def test_where_a_log_ends_is_known_when_so_many_have_said_so_that_a_quorum_has_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever asks of idle partitions waits for no third replica."""
+    reader, asked = reader_of(monkeypatch, {0, 1}, {2}, {0: 500, 1: 700}), []
+    ask = reader._ask
+
+    def noted(number: int, *arguments: Any, **options: Any) -> Any:
+        asked.append(number)
+        return ask(number, *arguments, **options)
+
+    monkeypatch.setattr(reader, "_ask", noted)
+    assert reader.first_id_at(0, 7_000) == 700
+    assert asked == [0, 0, 1, 1]
+
+
+def test_where_all_members_are_behind_who_has_most_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reader_of(monkeypatch, {0, 1, 2}, (), {0: 500, 1: 700, 2: 700}).first_id_at(0, 7_000) == 700
+    assert reader_of(monkeypatch, {0, 1, 2}, (), {0: 500, 1: 700, 2: 600}).times(0, 800, 801) == ()

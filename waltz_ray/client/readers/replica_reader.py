@@ -52,7 +52,7 @@ from waltz_ray.wire.replica_codec import (
 
 __all__ = ["ReplicaReader", "proven_mark"]
 
-A = TypeVar("A", Times, TimeFound)
+A = TypeVar("A", Times, TimeFound, StateReply)
 T = TypeVar("T")
 _Question = Read | ReadTimes | FindTime
 
@@ -74,6 +74,16 @@ def proven_mark(view: ReplicaView, states: dict[int, StateReply]) -> int | None:
         reverse=True,
     )
     return last_ids[view.quorum - 1] if len(last_ids) >= view.quorum else None
+
+
+def _of_kind(kind: type[A], answer: ReplicaMessage) -> A:
+    if not isinstance(answer, kind):
+        raise WireError(f"a question about times was answered with {type(answer).__name__}")
+    return answer
+
+
+def _times_of(partition_id: int) -> str:
+    return f"the times of partition {partition_id}"
 
 
 class ReplicaReader:
@@ -127,39 +137,45 @@ class ReplicaReader:
 
     def times(self, partition_id: int, first_id: int, end_id: int) -> TimeMarks:
         """When the transactions [first_id, end_id) were appended, as far as any replica knows."""
-        wanted, number = WantedTimes(first_id, end_id), self._first + partition_id
+        wanted, in_cluster = WantedTimes(first_id, end_id), self._first + partition_id
+
+        def ask(number: int, view: ReplicaView, left_s: float) -> Times:
+            question = partial(ReadTimes, in_cluster, first_id=wanted.first_id, end_id=wanted.end_id)
+            return _of_kind(Times, self._answers(number, view, question, left_s))
+
+        def limited(times: Times) -> int | None:
+            told = times.session_id != NO_SESSION and times.end_id > wanted.first_id
+            return None if told else times.end_id
+
         while wanted.missing:
-            question = partial(ReadTimes, number, first_id=wanted.first_id, end_id=wanted.end_id)
-            answer = self._told(partition_id, wanted.first_id, question, Times, lambda times: times.end_id)
+            answer = self._from_any(_times_of(partition_id), partition_id, wanted.first_id, ask, limited)
             wanted.take(answer.end_id, answer.times)
         return wanted.times
 
     def first_id_at(self, partition_id: int, time_ms: int) -> int:
         """The first transaction that may have been appended at ``time_ms`` or later, or the end of what is there."""
-        question = partial(FindTime, self._first + partition_id, time_ms=time_ms)
-        return self._told(partition_id, 0, question, TimeFound, lambda found: found.first_id).first_id
+        in_cluster = self._first + partition_id
+        question = partial(FindTime, in_cluster, time_ms=time_ms)
 
-    def _told(
-        self,
-        partition_id: int,
-        wanted_id: int,
-        question: Callable[..., _Question],
-        kind: type[A],
-        reach: Callable[[A], int],
-    ) -> A:
-        """``question`` lacks the session. ``reach``: up to where an answer goes. Who has no session open knows only
-        what lies below its own mark, and says so of what is behind: that counts if nobody knows more."""
+        ends: dict[tuple[int, int], int] = {}  # (session, member) -> where its log ended, which it has answered
 
-        def ask(number: int, view: ReplicaView, left_s: float) -> A:
-            answer = self._answers(number, view, question, left_s)
-            if not isinstance(answer, kind):
-                raise WireError(f"a question about times was answered with {type(answer).__name__}")
-            return answer
+        def ask(number: int, view: ReplicaView, left_s: float) -> tuple[int, bool]:
+            """(the answer, whether nobody can know more)."""
+            state = self._ask(number, view.endpoints[number], State(in_cluster, NO_SESSION), left_s)
+            found = _of_kind(TimeFound, self._answers(number, view, question, left_s))
+            if found.session_id == NO_SESSION or number not in view.members:
+                return found.first_id, False
+            if found.first_id <= _of_kind(StateReply, state).last_id:
+                return found.first_id, True
+            ends[view.session_id, number] = found.first_id
+            heard = [end for (session_id, _), end in ends.items() if session_id == view.session_id]
+            # Of so many one has each record that a quorum has.
+            return max(heard), len(heard) > len(view.members) - view.quorum
 
-        def limited(answer: A) -> int | None:
-            return None if answer.session_id != NO_SESSION else reach(answer)
+        def limited(answer: tuple[int, bool]) -> int | None:
+            return None if answer[1] else answer[0]
 
-        return self._from_any(f"the times of partition {partition_id}", partition_id, wanted_id, ask, limited)
+        return self._from_any(_times_of(partition_id), partition_id, 0, ask, limited)[0]
 
     def read_range(self, partition_id: int, first_id: int, end_id: int, max_bytes: int) -> Iterator[RecordBatch]:
         """Batches of about ``max_bytes`` with the records [first_id, end_id), every record's CRC verified.
@@ -195,7 +211,8 @@ class ReplicaReader:
     ) -> T:
         """What the first replica answers that can; ``ask`` gets its number, the view it is of, and the seconds left.
         ``wanted_id``: the first that is asked about. ``limited``: of an answer that counts only if nobody has one
-        without a limit, up to where it goes; of those the one that goes furthest counts."""
+        without a limit, up to where it goes; of those the one that goes furthest counts. Who has no session open knows
+        only what lies below its own mark, and a member that is some seconds behind what it has."""
 
         def attempt(left_s: float) -> T:
             view = self._views.get(partition_id) or self._resolve(partition_id)
