@@ -487,6 +487,8 @@ def test_another_clusters_backup_and_other_things_are_refused(tmp_path: Path) ->
         run(source, local(tmp_path / "things"))
     with pytest.raises(InvalidInput, match=r"^what://x is no place that pyarrow can write to"):
         Target.at("what://me:secret@x?key=1")
+    with pytest.raises(InvalidInput, match=r"b.udcff' is no place that pyarrow can write to: it is not UTF-8"):
+        Target.at(f"{tmp_path}/b\udcff")
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"file/b/backup.json cannot be written: .*Not a directory"):
         run(source, local(tmp_path / "file" / "b"))

@@ -45,6 +45,10 @@ class Target:
         """``where``: a local path, or a URL of pyarrow's (s3://, gs://, abfs://, hdfs://, file://). InvalidInput."""
         if "://" not in where:
             path = os.path.abspath(where)
+            try:
+                path.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidInput(f"{path!a} is no place that pyarrow can write to: it is not UTF-8") from error
             return cls(fs.LocalFileSystem(), path, path)
         try:
             file_system, root = fs.FileSystem.from_uri(where)
