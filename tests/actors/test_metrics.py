@@ -18,6 +18,7 @@ from waltz_ray.runtime.status import (
     EndpointStatistics,
     KvActorStatus,
     KvSpaceStatus,
+    Readiness,
     ReplicaStatus,
     RottenSegment,
     ScrubStatus,
@@ -134,6 +135,19 @@ def test_a_servers_gauges(values: dict[Sample, float]) -> None:
         "partition_in_flight_bytes": 11,
         "partition_subscribers": 1,
     }
+
+
+def test_a_mark_that_is_not_known_yet_is_not_told(values: dict[Sample, float]) -> None:
+    """Prometheus would take -1 for a restart, and all that is in the log for records that came since."""
+    opening = replace(SERVED, state=Readiness.NOT_READY, high_water_mark=-1)
+    own = {"cluster": "c", "server": "1", "partition": "0"}
+    gauges = ServerGauges("c", "1")
+    gauges.server(ServerStatus(state=ActorState.SERVING, partitions={0: opening}))
+    assert "partition_high_water_mark" not in of(values, **own)
+    gauges.server(ServerStatus(state=ActorState.SERVING, partitions={0: SERVED}))
+    gauges.server(ServerStatus(state=ActorState.SERVING, partitions={0: opening}))
+    told = of(values, **own)
+    assert (told["partition_ready"], told["partition_high_water_mark"]) == (0, 7)
 
 
 def test_a_histogram_is_a_gauge_for_each_bound(values: dict[Sample, float]) -> None:

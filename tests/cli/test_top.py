@@ -17,7 +17,7 @@ from waltz_ray.cli import live
 from waltz_ray.protocol.session_replica import Phase
 from waltz_ray.runtime.histogram import Histogram, HistogramView
 from waltz_ray.runtime.measures import Measures
-from waltz_ray.runtime.status import ClusterStatus, CursorStatus, EndpointStatistics, ReplicaProgress
+from waltz_ray.runtime.status import ClusterStatus, CursorStatus, EndpointStatistics, Readiness, ReplicaProgress
 
 
 def looks() -> Iterator[ClusterStatus]:
@@ -83,6 +83,22 @@ def test_without_a_manager_there_are_no_rates(
     monkeypatch.setattr(bring_up, "cluster_status", lambda name, timeout_s: replace(CLUSTER, at_ms=None))
     assert run("top", "--count", "3", "--interval", "0.2") == 0
     assert capsys.readouterr().out.count("rates with the next look") == 3
+
+
+def test_a_log_that_opens_has_not_grown_by_all_that_was_in_it(
+    seen: list[ClusterStatus], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its server has just been given it, and does not know yet where it ends."""
+    opening = replace(SERVED, state=Readiness.NOT_READY, high_water_mark=-1)
+    states = iter([(2000, opening), (4000, replace(SERVED, high_water_mark=1_000_000))])
+
+    def look(name: str, timeout_s: float) -> ClusterStatus:
+        at_ms, served = next(states)
+        return replace(CLUSTER, at_ms=at_ms, servers={1: replace(SERVER, partitions={0: served})})
+
+    monkeypatch.setattr(bring_up, "cluster_status", look)
+    assert run("top", "--count", "2", "--interval", "0.2") == 0
+    assert capsys.readouterr().out.count("rates with the next look") == 2
 
 
 def test_the_busiest_partitions_come_first_and_cursors_that_are_behind(

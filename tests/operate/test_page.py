@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from tests.actors.test_window import DOWN, full
+from tests.cli.test_status import SERVED, SERVER
 from tests.operate.browser import HEALTH, TABLES, Tab, needs_chromium, tab
 from tests.operate.test_cluster import until
 from waltz_ray.actors.window import Window
 from waltz_ray.config import HttpConfig
-from waltz_ray.runtime.status import ClusterStatus
+from waltz_ray.runtime.status import ClusterStatus, Readiness
 
 __all__ = ["tab"]
 pytestmark = needs_chromium
@@ -76,6 +77,23 @@ def test_names_from_the_cluster_are_text_and_nothing_else(tab: Tab, shown: Shown
     assert tab.evaluate(TABLES)["Cursors"][0]["cursor"] == name
     assert tab.evaluate("document.querySelectorAll('img, b').length") == 0
     assert tab.complaints == []
+
+
+def test_a_log_that_opens_has_not_grown_by_all_that_was_in_it(tab: Tab, shown: Shown) -> None:
+    """Its server has just been given it, and does not know yet where it ends."""
+    opening = replace(SERVED, state=Readiness.NOT_READY, high_water_mark=-1)
+    shown.moves = False
+    tab.goes_to(shown.opens(servers={1: replace(SERVER, partitions={0: opening})}))
+    tab.until("seen !== null")
+    assert tab.evaluate(TABLES)["Partitions"][0]["high-water mark"] == "–"
+    opened = replace(SERVED, high_water_mark=1_000_000)
+    shown.view = replace(shown.view, servers={1: replace(SERVER, partitions={0: opened})})
+    shown.moves = True
+    tab.until("before !== null")
+    shown.moves = False
+    row = tab.evaluate(TABLES)["Partitions"][0]
+    assert row["high-water mark"] == "1000000"
+    assert row["a second"] in ("–", "0")
 
 
 LATER = "{ const real = performance.now.bind(performance); performance.now = () => real() + 20000; }"

@@ -188,3 +188,14 @@ def test_how_far_cursors_are_behind() -> None:
     cursors = [cursor("log", {0: 4}), cursor("orders", {0: 8}), cursor("orders", {0: 1, 1: 0}), cursor("gone", {0: 1})]
     found = cursors_behind(cursors, spaces, servers)
     assert [each.lag for each in found] == [6, 0, None], "of partition 3 nobody says anything"
+
+
+def test_where_a_log_ends_is_not_known_before_it_is_open() -> None:
+    """A server that has just been given a partition says -1, as of an empty one."""
+    opening = replace(SERVED, state=Readiness.NOT_READY, stage=Stage.OPENING, session=None, high_water_mark=-1)
+    assert (SERVED.known_mark, opening.known_mark) == (7, None)
+    assert replace(SERVED, high_water_mark=-1).known_mark == -1, "of an empty log it is known"
+    cursor = CursorStatus(space="log", name="audit", positions={0: 4}, holds_retention=False, epoch=1)
+    servers = {1: ServerStatus(state=ActorState.SERVING, partitions={0: opening})}
+    (found,) = cursors_behind([cursor], [Space("log", "log", 0, 2, SpaceState.READY)], servers)
+    assert found.lag is None, "it would be said to have read everything"

@@ -125,7 +125,7 @@ def _partitions(view: ClusterStatus) -> Table:
             _text(each.session if now is None or now.session is None else now.session),
             Readiness.NOT_READY if now is None else now.state,
             _text(None if now is None else now.trim_mark),
-            _text(None if now is None else now.high_water_mark),
+            _text(None if now is None else now.known_mark),
             " ".join(map(str, each.members)) or "-",
         )
     return table

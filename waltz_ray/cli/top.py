@@ -66,7 +66,7 @@ class TwoLooks:
             before = self.before.served(found[0]) if found else None
         if now is None or before is None:
             return None
-        return self.rate(now.high_water_mark, before.high_water_mark)
+        return self.rate(now.known_mark, before.known_mark)
 
 
 def in_pairs(seen: Iterable[ClusterStatus]) -> Iterator[TwoLooks]:

@@ -182,7 +182,11 @@ SERVED: tuple[Metric[ServedPartition], ...] = (
         "1 if the partition is open on this server, else 0",
         lambda p: p.state is Readiness.READY,
     ),
-    Metric("waltz_partition_high_water_mark", "ID of the last committed transaction", lambda p: p.high_water_mark),
+    Metric(
+        "waltz_partition_high_water_mark",
+        "ID of the last committed transaction, while the partition is open",
+        lambda p: p.known_mark,
+    ),
     Metric("waltz_partition_trim_mark", "ID of the first transaction that must be there", lambda p: p.trim_mark),
     Metric("waltz_partition_session", "session that is running", lambda p: p.session),
     Metric("waltz_partition_generation", "generation of the assignment", lambda p: p.generation),

@@ -191,6 +191,11 @@ class ServedPartition:
     trim_mark: int = 0
     lags: Mapping[int, int] = field(default_factory=dict)
 
+    @property
+    def known_mark(self) -> int | None:
+        """ID of the last committed transaction, -1 = none; None while the log is not open, so that nobody knows."""
+        return self.high_water_mark if self.state is Readiness.READY else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerMeasures:
@@ -532,7 +537,8 @@ def cursors_behind(
     marks: dict[int, int] = {}
     for server in servers.values():
         for number, served in server.partitions.items():
-            marks[number] = max(served.high_water_mark, marks.get(number, -1))  # two of them during a move
+            if served.known_mark is not None:
+                marks[number] = max(served.known_mark, marks.get(number, -1))  # two of them during a move
     firsts = {space.name: space.first for space in spaces}
     return tuple(
         each.behind({p: marks.get(firsts[each.space] + p) for p in each.positions})
