@@ -132,6 +132,7 @@ def test_a_servers_gauges(values: dict[Sample, float]) -> None:
         "partition_session": 3,
         "partition_generation": 4,
         "partition_members": 2,
+        "partition_replicas": 1,
         "partition_in_flight_bytes": 11,
         "partition_subscribers": 1,
     }

@@ -118,6 +118,15 @@ def full() -> ClusterStatus:
     return replace(CLUSTER, servers={1: server}, replicas={0: replica}, cursors=(cursor,), at_ms=2_500)
 
 
+def test_a_partition_without_a_quorum_is_open_and_takes_no_appends(rig: Rig) -> None:
+    """Its log stays open on its server for as long as that waits for the replicas."""
+    waits = replace(SERVER.partitions[0], members=(), replicas={}, hindrance="too few replicas take part")
+    body = rig.sees(replace(CLUSTER, servers={1: replace(SERVER, partitions={0: waits})})).get("/metrics").body.decode()
+    lines = body.splitlines()
+    assert 'waltz_cluster_partitions{cluster="c"} 1.0' in lines
+    assert 'waltz_cluster_partitions_ready{cluster="c"} 0.0' in lines
+
+
 def test_prometheus_reads_the_figures(rig: Rig) -> None:
     body = rig.sees(full()).get("/metrics").body.decode()
     found = {

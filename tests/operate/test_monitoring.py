@@ -113,6 +113,15 @@ def test_prometheus_reads_the_dashboards_queries(tmp_path: Path) -> None:
     assert f"SUCCESS: {len(rules)} rules" in promtool("check", "rules", str(path))
 
 
+def partition_on(members: int, replicas: int) -> dict[str, str]:
+    """The series of a partition of its own."""
+    partition = f'{{partition="{members}{replicas}"}}'
+    return {
+        f"waltz_partition_members{partition}": f"{members}x120",
+        f"waltz_partition_replicas{partition}": f"{replicas}x120",
+    }
+
+
 # alert -> (series that are well, series that are not, over two hours by minutes)
 CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "WaltzManagerUnseen": ({'up{job="waltz"}': "1x120"}, {'up{job="waltz"}': "0x120"}),
@@ -123,12 +132,14 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "WaltzServerDown": ({"waltz_server_serving": "1x120"}, {"waltz_server_serving": "0x120"}),
     "WaltzReplicaDown": ({"waltz_replica_serving": "1x120"}, {"waltz_replica_serving": "0x120"}),
     "WaltzFewMembers": (
-        {"waltz_partition_members": "1x120", 'waltz_replica_serving{replica="0"}': "1x120"},
         {
-            "waltz_partition_members": "1x120",
-            'waltz_replica_serving{replica="0"}': "1x120",
-            'waltz_replica_serving{replica="1"}': "0x120",
+            **partition_on(1, 1),
+            **partition_on(2, 2),
+            **partition_on(3, 3),
+            **partition_on(4, 5),
+            **partition_on(0, 0),  # without a session: WaltzPartitionNotReady
         },
+        partition_on(2, 3),
     ),
     "WaltzReplicaBehind": (
         {"waltz_partition_replica_lag_transactions": "5x120"},

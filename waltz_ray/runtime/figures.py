@@ -191,6 +191,7 @@ SERVED: tuple[Metric[ServedPartition], ...] = (
     Metric("waltz_partition_session", "session that is running", lambda p: p.session),
     Metric("waltz_partition_generation", "generation of the assignment", lambda p: p.generation),
     Metric("waltz_partition_members", "replicas whose acknowledgements count", lambda p: len(p.members)),
+    Metric("waltz_partition_replicas", "replicas of its session, members or not", lambda p: len(p.replicas)),
     Metric(
         "waltz_partition_in_flight_bytes",
         "bytes of records that are admitted and not committed",
@@ -253,8 +254,8 @@ CLUSTER: tuple[Metric[ClusterStatus], ...] = (
     Metric("waltz_cluster_partitions", "partitions of all spaces", lambda c: len(c.partitions)),
     Metric(
         "waltz_cluster_partitions_ready",
-        "those that are open on the server that has them",
-        lambda c: sum((now := c.served(p)) is not None and now.state is Readiness.READY for p in c.partitions),
+        "those that take appends on the server that has them",
+        lambda c: sum((now := c.served(p)) is not None and now.takes_appends for p in c.partitions),
     ),
     Metric("waltz_cluster_servers_serving", "servers that serve", lambda c: _serving(c.servers)),
     Metric("waltz_cluster_replicas_serving", "replicas that serve", lambda c: _serving(c.replicas)),

@@ -192,6 +192,11 @@ class ServedPartition:
     lags: Mapping[int, int] = field(default_factory=dict)
 
     @property
+    def takes_appends(self) -> bool:
+        """Whether it is open, and a quorum of its replicas takes part: without one it stays READY, and waits."""
+        return self.state is Readiness.READY and not self.hindrance
+
+    @property
     def known_mark(self) -> int | None:
         """ID of the last committed transaction, -1 = none; None while the log is not open, so that nobody knows."""
         return self.high_water_mark if self.state is Readiness.READY else None
