@@ -20,6 +20,7 @@ import pytest
 
 from tests.actors.replica_client import connected
 from tests.security.keys import secret_in
+from waltz_ray.actors import storage_replica
 from waltz_ray.actors.own_storage import open_storage, replica_directory
 from waltz_ray.actors.storage_replica import ReplicaHost
 from waltz_ray.config import StorageConfig
@@ -39,7 +40,7 @@ from waltz_ray.protocol.messages.replica import (
 )
 from waltz_ray.protocol.records import RecordBatch, build_records
 from waltz_ray.protocol.roster import ReplicaEntry, Roster
-from waltz_ray.runtime.status import ActorState
+from waltz_ray.runtime.status import ActorState, ReplicaStatus
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.replica_service import ReplicaService
 
@@ -168,6 +169,30 @@ def test_records_survive_a_restart_and_the_new_endpoint_is_announced(rig: Rig) -
             assert peer.ask(Open(1, 8, rig.info.cluster_key)) == StateReply(1, 8, 7, -1, -1, 99, False)
     finally:
         again.shutdown()
+
+
+def test_what_a_replica_tells_ray_does_not_stand_still_while_it_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody listens where its ZooKeeper should be: it tries again and again, and is not said to serve meanwhile."""
+    told: list[ReplicaStatus] = []
+
+    class Recorded:
+        def __init__(self, cluster: str, replica: str) -> None:
+            pass
+
+        def replica(self, status: ReplicaStatus) -> None:
+            told.append(status)
+
+    monkeypatch.setattr(storage_replica, "Gauges", Recorded)
+    monkeypatch.setattr(storage_replica, "_CONNECT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(storage_replica, "_METRICS_INTERVAL_S", 0.1)
+    host = ReplicaHost("c", "127.0.0.1:1", 0, str(tmp_path), lambda store: CONFIG, "127.0.0.1", str(tmp_path / "key"))
+    try:
+        until(lambda: len(told) > 2 and "127.0.0.1:1" in told[-1].reason, "it tells of itself again and again")
+        assert {each.state for each in told} == {ActorState.STARTING}
+    finally:
+        host.shutdown()
 
 
 def test_a_replica_tells_of_the_partitions_that_it_has(zookeeper_server: str, tmp_path: Path) -> None:

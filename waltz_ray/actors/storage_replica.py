@@ -239,11 +239,13 @@ class ReplicaHost:
 
     def _run(self) -> None:
         take_normal_priority()
-        gauges = Gauges(self._cluster, replica=str(self._replica_id))
+        gauges, due_s = Gauges(self._cluster, replica=str(self._replica_id)), 0.0
         while not self._stopping.is_set():
             pause_s = self._follow() if self._state is ActorState.SERVING else self._try_to_start()
-            if pause_s > _RETRY_S:
+            # Also while it tries again without end: what it said last would go on being told.
+            if pause_s > _RETRY_S or time.monotonic() >= due_s:
                 gauges.replica(self.status())
+                due_s = time.monotonic() + _METRICS_INTERVAL_S
             self._wake.wait(pause_s)
             self._wake.clear()
 
