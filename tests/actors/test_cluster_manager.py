@@ -307,6 +307,16 @@ def test_the_view_comes_in_time_also_when_zookeeper_hangs(rig: Rig) -> None:
         manager.close()
 
 
+def test_a_node_that_makes_no_sense_is_named_and_the_rest_is_shown_as_it_was(rig: Rig) -> None:
+    manager = rig.manager()
+    known = manager.view(20)
+    path = f"/{rig.cluster}/store/cursors/log/audit"
+    rig.new_client().create(path, b"{", make_parents=True)
+    view = manager.view(20)
+    assert path in seen_by(view).view_error
+    assert view.partitions == known.partitions
+
+
 def test_a_view_before_anything_was_read_has_the_clusters_shape(rig: Rig) -> None:
     client = rig.new_client()
     manager = ManagerHost(client, rig.cluster, rig.supervisor, 20.0)

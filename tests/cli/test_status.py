@@ -279,7 +279,20 @@ SICK: list[tuple[ClusterStatus, str]] = [
         replace(CLUSTER, zookeeper_state=ZooKeeperView("suspended", 9.0, "gone", 11.0, "")),
         "ZooKeeper: does not answer for 9 s (suspended: gone); what is shown of it was read 11 s ago",
     ),
+    (
+        replace(CLUSTER, zookeeper_state=ZooKeeperView("connected", 1.2, "", 70.0, "/c/store/cursors/log/a: no JSON")),
+        "ZooKeeper: cannot be read (/c/store/cursors/log/a: no JSON); what is shown of it was read 70 s ago",
+    ),
+    (
+        replace(CLUSTER, zookeeper_state=ZooKeeperView("connected", 1.2, "", None, "/c/store/moves: no JSON")),
+        "ZooKeeper: cannot be read (/c/store/moves: no JSON); nothing of it is shown",
+    ),
 ]
+
+
+def test_one_look_that_failed_is_no_trouble() -> None:
+    state = ZooKeeperView("connected", 1.2, "", 2.5, "no answer within 1 s")
+    assert what_does_not_serve(replace(CLUSTER, zookeeper_state=state)) == []
 
 
 @pytest.mark.parametrize(("view", "line"), SICK, ids=[line for _, line in SICK])

@@ -19,6 +19,7 @@ from waltz_ray.runtime.status import (
     ReplicaStatus,
     ServedPartition,
     ZooKeeperStatus,
+    ZooKeeperView,
 )
 
 __all__ = [
@@ -120,7 +121,8 @@ def _silent_manager(view: ClusterStatus) -> list[Finding]:
 
 def _zookeeper(view: ClusterStatus) -> Iterator[Finding]:
     if view.zookeeper_state is not None:
-        yield from _no_answer("ZooKeeper", view.zookeeper_state, view.zookeeper_state.view_age_s)
+        seen = view.zookeeper_state
+        yield from _no_answer("ZooKeeper", seen, seen.view_age_s) or _not_read(seen)
     server = view.zookeeper_server
     if server is not None:  # ours, on one of the cluster's disks
         yield from _not_serving("ZooKeeper's server", server)
@@ -138,6 +140,16 @@ def _no_answer(who: str, seen: ZooKeeperStatus, view_age_s: float | None = None)
         "see that ZooKeeper runs, can be reached and has room on its disk; open sessions go on committing meanwhile"
     )
     return [Finding(who, f"does not answer for {seen.silent_s:.0f} s ({seen.state}{why}){old}", remedy)]
+
+
+def _not_read(seen: ZooKeeperView) -> list[Finding]:
+    """It answers, and the manager cannot read there what it shows: as of a node that makes no sense."""
+    age_s = seen.view_age_s
+    if not seen.view_error or (age_s is not None and age_s < SILENT_S):
+        return []
+    shown = "nothing of it is shown" if age_s is None else f"what is shown of it was read {age_s:.0f} s ago"
+    remedy = "put right what it says; until then who has which partition, spaces and cursors are shown as they were"
+    return [Finding("ZooKeeper", f"cannot be read ({seen.view_error}); {shown}", remedy)]
 
 
 _REMEDIES = {
