@@ -10,10 +10,11 @@ import pytest
 
 from tests.coordination.conftest import PATIENCE_S, Harness
 from tests.coordination.test_memory_faults import DyingZooKeeper, snapshot
+from waltz_ray.coordination import cursor_store
 from waltz_ray.coordination.api import Write, ZooKeeper
 from waltz_ray.coordination.cursor_lease import CursorLease
 from waltz_ray.coordination.cursor_nodes import record_node
-from waltz_ray.coordination.cursor_store import CursorStore
+from waltz_ray.coordination.cursor_store import CursorLooks, CursorStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.coordination.trim_store import TrimStore
 from waltz_ray.errors import (
@@ -27,6 +28,7 @@ from waltz_ray.errors import (
 )
 from waltz_ray.protocol.cursors import CursorRecord, advanced, taken
 from waltz_ray.protocol.spaces import Space, SpaceState
+from waltz_ray.runtime.status import CursorStatus
 
 ORDERS = Space("orders", "log", 10, 3, SpaceState.READY)
 
@@ -483,3 +485,41 @@ def test_a_cursor_that_is_made_again_has_epochs_of_its_own() -> None:
             held.advance({0: 50})
         theirs.advance({0: position})
     assert rig.other.all()[0].positions == {0: 8}
+
+
+def test_who_looks_again_and_again_does_not_read_all_that_were_ever_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of them at each look, so that one that was made anew is found; who looks once sees all."""
+    rig = Rig()
+    monkeypatch.setattr(cursor_store, "_DELETED_AT_ONCE", 3)
+    for number in range(10):
+        rig.mine.create(f"job-{number}", {0: 5}, False)
+        rig.mine.delete(f"job-{number}")
+    rig.mine.create("audit", {0: 5}, False)
+    looked, status = list[str](), CursorStore.status
+
+    def counted(store: CursorStore, name: str) -> CursorStatus | None:
+        looked.append(name)
+        return status(store, name)
+
+    monkeypatch.setattr(CursorStore, "status", counted)
+    looks = CursorLooks(rig.second, "c")
+
+    def seen(sparing: bool) -> list[str]:
+        looked.clear()
+        return [each.name for each in looks.all([ORDERS], sparing)]
+
+    assert seen(sparing=True) == ["audit"]
+    assert len(looked) == 11, "of the first look nothing is known"
+    turns = [(seen(sparing=True), tuple(looked)) for _ in range(4)]
+    assert {names for _, names in turns} == {
+        ("audit", "job-0", "job-1", "job-2"),
+        ("audit", "job-3", "job-4", "job-5"),
+        ("audit", "job-6", "job-7", "job-8"),
+        ("audit", "job-0", "job-1", "job-9"),
+    }
+    rig.mine.create("job-8", {0: 5}, False)
+    assert any(seen(sparing=True) == ["audit", "job-8"] for _ in range(4)), "made anew: it is found in its turn"
+    rig.mine.create("job-2", {0: 5}, False)
+    assert seen(sparing=False) == ["audit", "job-2", "job-8"]
+    assert seen(sparing=True) == ["audit", "job-2", "job-8"]
+    assert looks.all([], sparing=True) == []

@@ -33,7 +33,7 @@ from waltz_ray.actors.topic_slots import TopicSlots
 from waltz_ray.actors.window import Window
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
-from waltz_ray.coordination.cursor_store import all_cursors
+from waltz_ray.coordination.cursor_store import CursorLooks
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
 from waltz_ray.coordination.upgrade_store import UpgradeStore
@@ -106,6 +106,7 @@ class ManagerHost:
         """As of the members that were seen last."""
         self.members = self._info.members
         self._layer_store = LayerStore(zookeeper, cluster)
+        self._cursors = CursorLooks(zookeeper, cluster)
         self._kv_actors = self._layer_store.actors("kv")
         self._topic_actors = self._layer_store.actors("topic")
         self._forgotten: set[int] = set()  # replicas that were removed, and are announced nowhere any more
@@ -217,7 +218,8 @@ class ManagerHost:
         """What ZooKeeper says about the cluster: who has what, and who was in the last sessions. Nothing of the actors.
 
         After ``timeout_s`` what it said last, then with its age: ZooKeeper may be away or hang. ``sparing``, for who
-        asks again and again: of very many partitions the sessions and members may be those of the last assignment.
+        asks again and again: of very many partitions the sessions and members may be those of the last assignment, and
+        a cursor that was made anew after it was deleted is told a few looks later.
 
         ClusterNotFound while it closes: then its successor is to be asked.
         """
@@ -277,7 +279,7 @@ class ManagerHost:
         self._last_read = _Read(
             partitions=tuple(self._read_partition(assignment, p, before.get(p), moving) for p in spaces.kept),
             spaces=tuple(spaces.present()),
-            cursors=tuple(all_cursors(self._zookeeper, self._info.name, spaces.present())),
+            cursors=tuple(self._cursors.all(spaces.present(), sparing)),
             servers={server_id: server.endpoint for server_id, server in servers.items()},
             replicas={replica_id: replica.endpoint for replica_id, replica in replicas.items()},
             moves=moves,

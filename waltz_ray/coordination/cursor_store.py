@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import islice
 
 from waltz_ray.coordination.api import Watch, ZooKeeper, release
 from waltz_ray.coordination.cluster_nodes import to_json
@@ -52,19 +53,50 @@ from waltz_ray.protocol.cursors import CursorRecord, checked_cursor_name, delete
 from waltz_ray.protocol.spaces import Space
 from waltz_ray.runtime.status import CursorStatus
 
-__all__ = ["CursorStore", "all_cursors"]
+__all__ = ["CursorLooks", "CursorStore", "all_cursors"]
 
 _MOST_BYTES = 768 * 1024  # of the 1 MiB that a node may have
 _POSITION_BYTES = 32  # of one in the JSON, whatever it will be
+_DELETED_AT_ONCE = 64  # of deleted ones are looked at again with each sparing look
 
 
 def all_cursors(zookeeper: ZooKeeper, cluster: str, spaces: Iterable[Space]) -> list[CursorStatus]:
     """Those of all these spaces; how far each is behind is for who knows the servers' marks."""
-    try:
-        named = set(zookeeper.children(f"/{cluster}/store/cursors"))
-    except NoNode:
-        return []
-    return [each for space in spaces if space.name in named for each in CursorStore(zookeeper, cluster, space).all()]
+    return CursorLooks(zookeeper, cluster).all(spaces)
+
+
+class CursorLooks:
+    """For one thread that looks at all cursors again and again. The nodes of deleted ones stay, and one of them may be
+    made anew: who made and deleted many must not make each look as long as all that there ever were."""
+
+    def __init__(self, zookeeper: ZooKeeper, cluster: str) -> None:
+        self._zookeeper, self._cluster = zookeeper, cluster
+        self._deleted: dict[tuple[str, str], None] = {}  # space and name; whom was looked at last is last
+
+    def all(self, spaces: Iterable[Space], sparing: bool = False) -> list[CursorStatus]:
+        """As ``all_cursors``. ``sparing``: of those that were deleted when they were looked at last some are looked at
+        now, in turn; one of the others that was made anew is not told yet."""
+        deleted = dict.fromkeys(islice(self._deleted, _DELETED_AT_ONCE, None) if sparing else ())
+        found: list[CursorStatus] = []
+        for space in self._with_cursors(spaces):
+            store = CursorStore(self._zookeeper, self._cluster, space)
+            for name in store.names():
+                key = space.name, name
+                if key in deleted:
+                    continue
+                if (status := store.status(name)) is None:
+                    deleted[key] = None
+                else:
+                    found.append(status)
+        self._deleted = deleted
+        return found
+
+    def _with_cursors(self, spaces: Iterable[Space]) -> list[Space]:
+        try:
+            named = set(self._zookeeper.children(f"/{self._cluster}/store/cursors"))
+        except NoNode:
+            return []
+        return [space for space in spaces if space.name in named]
 
 
 class CursorStore:
@@ -91,13 +123,17 @@ class CursorStore:
 
     def all(self) -> list[CursorStatus]:
         """Every cursor of the space, by name; how far each is behind is for who knows the servers' marks."""
+        return [status for name in self.names() if (status := self.status(name)) is not None]
+
+    def names(self) -> list[str]:
+        """Of every cursor that the space has, or has had."""
         try:
-            names = self._zookeeper.children(self._nodes.path)
+            return self._zookeeper.children(self._nodes.path)
         except NoNode:
             return []
-        return [status for name in names if (status := self._status(name)) is not None]
 
-    def _status(self, name: str) -> CursorStatus | None:
+    def status(self, name: str) -> CursorStatus | None:
+        """Of one; None: it was deleted."""
         try:
             record, _ = self._nodes.read(name)
         except CursorNotFound:
