@@ -268,3 +268,33 @@ def test_a_cluster_that_has_grown_is_initialised_again_as_it_was() -> None:
     rig.spaces.create("orders", 3)
     rig.spaces.finish(5)
     assert rig.store.initialize(2, [0, 1, 2]).partitions == 5
+
+
+def test_a_space_that_is_gone_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is so for ever, and whoever makes and deletes spaces must not have everybody read more and more."""
+    rig = Rig()
+    for number in range(5):
+        rig.spaces.create(f"s{number}", 1)
+        rig.spaces.delete(f"s{number}", f"s{number}")
+    rig.spaces.create("orders", 1)
+    client, read = rig.server.client(), list[str]()
+    original = client.get
+
+    def get(path: str) -> tuple[bytes, int]:
+        read.append(path)
+        return original(path)
+
+    monkeypatch.setattr(client, "get", get)
+    spaces = ClusterStore(client, "c").spaces
+    first = spaces.table()
+    assert len([path for path in read if path.startswith("/c/store/spaces/")]) == 7
+    read.clear()
+    rig.spaces.delete("orders", "orders")
+    second = spaces.table()
+    assert [path for path in read if path.startswith("/c/store/spaces/")] == [
+        "/c/store/spaces/log",
+        "/c/store/spaces/orders",
+    ]
+    assert first.gone | {7} == second.gone == frozenset(range(2, 8))
+    with pytest.raises(SpaceGone):
+        spaces.get("s3")

@@ -67,14 +67,15 @@ def space_nodes(spaces: Iterable[Space]) -> dict[str, bytes]:
 
 
 class SpaceStore:
-    """The spaces of ``cluster``. Holds no state. Every call may raise ZooKeeperUnreachable, and CoordinationError for a
-    node whose bytes make no sense."""
+    """The spaces of ``cluster``. Holds nothing but those that are gone, which they are for ever. Every call may raise
+    ZooKeeperUnreachable, and CoordinationError for a node whose bytes make no sense."""
 
     def __init__(self, zookeeper: ZooKeeper, cluster: str) -> None:
         self._zookeeper = zookeeper
         self._cluster = cluster
         self._root = "/" + cluster
         self._path = self._root + "/store/spaces"
+        self._gone: dict[str, Space] = {}
 
     # ---- reading
 
@@ -84,7 +85,9 @@ class SpaceStore:
             names = self._zookeeper.children(self._path)
         except NoNode:
             names = []
-        spaces = {name: self._read(name)[0] for name in names}
+        # Not read again: everybody asks at each change, and of names that are never used again there may be thousands.
+        spaces = {name: self._gone.get(name) or self._read(name)[0] for name in names}
+        self._gone.update((name, space) for name, space in spaces.items() if space.state is SpaceState.GONE)
         partitions = self._info()[0].partitions  # after the spaces: it is never less than what they need
         with naming(self._root):
             if not spaces:
