@@ -261,3 +261,7 @@ def test_a_kv_actors_gauges(values: dict[Sample, float]) -> None:
     assert [deleted[f"kv_{name}"] for name in ("primaries", "secondaries", "lease", "live_bytes")] == [0, 0, 0, 0]
     assert deleted["kv_commands"] == 4
     assert left["kv_primaries"] == 1
+    for number in range(200):
+        gauges.actor(KvActorStatus(state=ActorState.SERVING, spaces={f"s{number}": said}))
+    told = [name for name, _ in values if name == "waltz_kv_mask"]
+    assert len(told) == metrics.MOST_PARTITIONS, "Ray forgets none of those that are made and deleted"

@@ -9,7 +9,6 @@ Ray keeps about 11 KB for every gauge of every partition, in the process that se
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Generic, TypeVar
@@ -45,7 +44,7 @@ from waltz_ray.runtime.status import (
 __all__ = ["MOST_PARTITIONS", "CursorGauges", "Gauges", "KvGauges", "ServerGauges", "TopicGauges"]
 
 MOST_PARTITIONS = 64
-"""Of one process, that have gauges of their own; and as many cursors."""
+"""Of one process, that have gauges of their own; and as many cursors, and key/value spaces."""
 
 _MOST_LABELS = 4 * MOST_PARTITIONS
 """Of one figure that is told by replica, client, stage or reason."""
@@ -111,7 +110,7 @@ class _Set(Generic[S]):
 
 
 class _OfEach(Generic[K, S]):
-    """The gauges of what comes and goes, partitions for one, tagged with ``key``: of those that came first, ``most``.
+    """The gauges of what comes and goes, partitions for one, tagged with ``key``: of those that came first, 64.
     Ray forgets no gauge, so one that is here no more is told as ``gone`` makes it of what was said of it last."""
 
     def __init__(
@@ -120,15 +119,14 @@ class _OfEach(Generic[K, S]):
         own: dict[str, str],
         key: str,
         gone: Callable[[S], S],
-        most: int = MOST_PARTITIONS,
     ) -> None:
         self._set = _Set(figures, own, key)
         self._told: dict[K, S] = {}
-        self._key, self._gone, self._most = key, gone, most
+        self._key, self._gone = key, gone
 
     def tell(self, present: Mapping[K, S]) -> None:
         for each, status in present.items():
-            if each in self._told or len(self._told) < self._most:
+            if each in self._told or len(self._told) < MOST_PARTITIONS:
                 self._told[each] = status
                 self._set.tell(status, **{self._key: str(each)})
         for each in self._told.keys() - present.keys():
@@ -192,7 +190,7 @@ class KvGauges:
 
     def __init__(self, cluster: str, actor: str) -> None:
         own = {"cluster": cluster, "actor": actor}
-        self._spaces = _OfEach[str, KvSpaceStatus](KV, own, "space", _space_no_more, most=sys.maxsize)
+        self._spaces = _OfEach[str, KvSpaceStatus](KV, own, "space", _space_no_more)
 
     def actor(self, status: KvActorStatus) -> None:
         """Set everything that one ``KvActor.status()`` knows; a space that was deleted is served no more."""
