@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TypeVar
 
@@ -749,6 +750,24 @@ def test_flushes_go_with_their_connection_and_are_few() -> None:
     bench.deaf = set()
     bench.settle()
     assert [m.req_id.client_id for m in bench.told(FlushResponse)] == [1]
+
+
+def test_who_waits_does_not_make_the_end_of_others_cost_more() -> None:
+    """Ten thousand mounts wait for a session that a quorum of replicas does not open, and all give up: as many
+    partitions of the server that are well would wait for as long as that takes."""
+    bench = Bench()
+    bench.partition.step(Assigned(G))
+    begin_s = time.process_time()
+    for connection in range(10_000):
+        request = Mount(ReqId(connection, G, 0, 1), -1, FeedMode.HEADERS, 1000)
+        bench.partition.step(MountReceived(connection, request))
+    assert bench.partition.mounts.held == 10_000
+    for connection in range(10_000):
+        bench.partition.step(CreditReceived(connection, 10))
+    for connection in range(9_999):
+        bench.partition.step(ConnectionClosed(connection))
+    assert bench.partition.mounts.held == 1
+    assert time.process_time() - begin_s < 2.0
 
 
 def test_a_flush_without_a_log_is_told_not_ready() -> None:

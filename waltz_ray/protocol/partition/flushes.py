@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Container
 from itertools import chain
 
@@ -33,6 +33,7 @@ class Flushes:
         self._intake = intake
         self._behind: deque[tuple[int, _Flush]] = deque()  # until so many arrivals are admitted
         self._held: deque[tuple[int, _Flush]] = deque()  # until so high an ID is committed
+        self._of: Counter[int] = Counter()  # both, by connection: of each one that asks, or ends, all others may wait
 
     @property
     def held(self) -> int:
@@ -41,9 +42,10 @@ class Flushes:
 
     def flush(self, connection_id: int, req_id: ReqId) -> list[Effect]:
         """A client asks to be told when all that was proposed so far has its fate."""
-        flush, waiting = _Flush(connection_id, req_id), chain(self._held, self._behind)
-        if self._state.log is None or sum(each.connection_id == connection_id for _, each in waiting) >= _MOST:
+        flush = _Flush(connection_id, req_id)
+        if self._state.log is None or self._of[connection_id] >= _MOST:
             return [SendMessage(connection_id, NotReady(self._state.partition_id, self._state.generation))]
+        self._of[connection_id] += 1
         if not self._intake.is_waiting:
             return self._hold(flush)
         self._behind.append((self._intake.come, flush))
@@ -75,16 +77,22 @@ class Flushes:
     def _answer(self, flush: _Flush) -> list[Effect]:
         """Everything that its connection sent before has its fate, or is told it now."""
         response = FlushResponse(flush.req_id, self._state.high_water_mark)
+        self._of[flush.connection_id] -= 1
+        if not self._of[flush.connection_id]:
+            del self._of[flush.connection_id]
         return [*self._intake.settle(flush.connection_id), SendMessage(flush.connection_id, response)]
 
     def forget_connection(self, connection_id: int) -> None:
         """Nobody is there any more to be answered."""
+        if not self._of.pop(connection_id, 0):
+            return
         self._held = deque(each for each in self._held if each[1].connection_id != connection_id)
         self._behind = deque(each for each in self._behind if each[1].connection_id != connection_id)
 
     def log_lost(self, told: Container[int]) -> list[Effect]:
         """``told``: connections that hear it with their mounts. Others, which have none, hear it here."""
         connections = dict.fromkeys(flush.connection_id for _, flush in chain(self._held, self._behind))
+        self._of.clear()
         self._held.clear()
         self._behind.clear()
         not_ready = NotReady(self._state.partition_id, self._state.generation)

@@ -7,7 +7,7 @@ that has appends in flight (or committed) at its successor, and the client would
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from dataclasses import replace
 
 from waltz_ray.protocol.ids import NO_TRANSACTION
@@ -60,7 +60,9 @@ class Mounts:
         self._feed = feed
         self._intake = intake
         self._held: dict[tuple[int, int], _HeldMount] = {}  # by connection and client
-        self._behind: deque[tuple[int, _HeldMount]] = deque()  # confirmed; until so many arrivals are admitted
+        # Confirmed; until so many arrivals are admitted. By the same, of which each is here or there.
+        self._behind: OrderedDict[tuple[int, int], tuple[int, _HeldMount]] = OrderedDict()
+        self._clients: dict[int, set[int]] = {}  # by connection, of both: of each one that ends all others may wait
         self._round = 0  # number of the last round of ConfirmSession
         self._confirmed: set[int] | None = None  # the members that have answered it; None = it is over
 
@@ -76,17 +78,19 @@ class Mounts:
             return [self._answer(held, MountState.NOT_READY)]
         before = self.forget(connection_id, mount.req_id.client_id)
         self._held[held.key] = held
+        self._clients.setdefault(connection_id, set()).add(mount.req_id.client_id)
         effects: list[Effect] = [self._answer(one, MountState.NOT_READY) for one in before]
         return effects + (self.confirm() if self._confirmed is None else [])
 
     def add_credit(self, connection_id: int, credit_bytes: int) -> None:
         """Credit that comes while a mount waits is the mount's: it says what may be sent beyond what the mount said."""
-        for key, held in self._held.items():
-            if key[0] == connection_id:
-                self._held[key] = held.with_credit(credit_bytes)
-        for position, (come, held) in enumerate(self._behind):
-            if held.connection_id == connection_id:
-                self._behind[position] = come, held.with_credit(credit_bytes)
+        for client_id in self._clients.get(connection_id, ()):
+            key = connection_id, client_id
+            if key in self._held:
+                self._held[key] = self._held[key].with_credit(credit_bytes)
+            else:
+                come, held = self._behind[key]
+                self._behind[key] = come, held.with_credit(credit_bytes)
 
     # ---- rounds ---------------------------------------------------------------------------------------------
 
@@ -128,8 +132,17 @@ class Mounts:
             elif self._intake.is_waiting:
                 effects += self._wait_behind(held)
             else:
+                self._answered(key)
                 effects += self._attach(held)
         return effects + self.confirm()
+
+    def _answered(self, key: tuple[int, int]) -> None:
+        """It waits no more."""
+        connection_id, client_id = key
+        clients = self._clients[connection_id]
+        clients.remove(client_id)
+        if not clients:
+            del self._clients[connection_id]
 
     # ---- attaching ------------------------------------------------------------------------------------------
 
@@ -139,14 +152,16 @@ class Mounts:
         older = self._feed.connection_of(client_id)
         if older is not None and not self._feed.has_newer_mount(held.connection_id, held.mount.req_id):
             self._feed.unmount(older, client_id)
-        self._behind.append((self._intake.come, held))
+        self._behind[held.key] = self._intake.come, held
         return effects
 
     def attach_due(self) -> list[Effect]:
         """Attach those before which everything is admitted."""
         effects: list[Effect] = []
-        while self._behind and self._behind[0][0] <= self._intake.admitted:
-            effects += self._attach(self._behind.popleft()[1])
+        while self._behind and next(iter(self._behind.values()))[0] <= self._intake.admitted:
+            key, (_, held) = self._behind.popitem(last=False)
+            self._answered(key)
+            effects += self._attach(held)
         return effects
 
     def _attach(self, held: _HeldMount) -> list[Effect]:
@@ -185,22 +200,22 @@ class Mounts:
     def forget(self, connection_id: int, client_id: int) -> list[_HeldMount]:
         """The mounts of a client over this connection that have no answer yet; they will get none from here."""
         key = connection_id, client_id
-        held = self._held.pop(key, None)
-        gone = [each for _, each in self._behind if each.key == key]
-        if gone:
-            self._behind = deque(each for each in self._behind if each[1] not in gone)
-        return gone if held is None else [*gone, held]
+        if client_id not in self._clients.get(connection_id, ()):
+            return []
+        self._answered(key)
+        return [self._held.pop(key) if key in self._held else self._behind.pop(key)[1]]
 
     def forget_connection(self, connection_id: int) -> None:
         """Nobody is there any more to be answered."""
-        self._behind = deque(each for each in self._behind if each[1].connection_id != connection_id)
-        self._held = {key: held for key, held in self._held.items() if key[0] != connection_id}
+        for client_id in list(self._clients.get(connection_id, ())):
+            self.forget(connection_id, client_id)
 
     def log_lost(self) -> list[SendMessage]:
         """All are told NOT_READY."""
-        mounts = [*self._held.values(), *(held for _, held in self._behind)]
+        mounts = [*self._held.values(), *(held for _, held in self._behind.values())]
         self._held.clear()
         self._behind.clear()
+        self._clients.clear()
         self.end_round()
         return [self._answer(held, MountState.NOT_READY) for held in mounts]
 
