@@ -40,6 +40,7 @@ from waltz_ray.kv.model import (
     Item,
     ItemKey,
     Lock,
+    LockHeld,
     RequestId,
     Set,
     Touch,
@@ -369,6 +370,45 @@ def test_a_lock_is_not_forgotten_while_a_renewal_is_on_its_way() -> None:
     held = owner.state.lock(NAME)
     assert held is not None
     assert held.deadline_ms == NOW + 3_600_000
+
+
+def test_those_who_wait_for_locks_are_not_all_looked_at_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One user may have a hundred thousand of them. Each has its lock, or is refused, as soon as it can be."""
+    owner, looked_at = Owner(), list[bytes]()
+    names = [b"%d" % number for number in range(1000)]
+    owner.fold(*(Lock(name, 7, NOW + 60_000 + number) for number, name in enumerate(names)))
+    for number, name in enumerate(names):
+        assert owner.ask(m.LockCommand(name, 10, 5 if number == 999 else 3600), connection=1 + number % 10) == []
+    assert owner.keeper.waiting == 1000
+    lock = owner.state.lock
+
+    def counted(name: bytes) -> LockHeld | None:
+        looked_at.append(name)
+        return lock(name)
+
+    monkeypatch.setattr(owner.state, "lock", counted)
+
+    def taken(now_ms: int) -> list[bytes]:
+        """At that time."""
+        owner.now_ms = now_ms
+        effects = owner.keeper.step(TimePassed(), owner.now_ms)
+        return [effect.record.name for effect in effects if isinstance(effect, AppendRecord)]  # type: ignore[union-attr]
+
+    assert taken(NOW + 100) == []
+    assert len(looked_at) < 300
+    assert taken(NOW + 4_999) == []
+    owner.now_ms = NOW + 5_000
+    (asked,) = owner.keeper.step(TimePassed(), owner.now_ms)
+    assert isinstance(asked, AskWhetherItStands), "who wanted to wait for five seconds is refused then"
+    assert taken(NOW + 60_000) == [names[0]]
+    assert taken(NOW + 60_003) == names[1:4]
+    held = lock(names[500])
+    assert held is not None
+    owner.fold(Unlock(names[500], held.code))  # of whose fate nobody here had known
+    assert [name for _ in range(4) for name in taken(NOW + 60_003)] == [names[500]], "it is found in its turn"
+    left = owner.keeper.step(ConnectionLeft(1 + 900 % 10), owner.now_ms)
+    assert len([effect for effect in left if isinstance(effect, Answer)]) == 98
+    assert owner.keeper.step(ConnectionLeft(99), owner.now_ms) == []
 
 
 def test_a_clock_that_begins_in_1970_ends_nothing() -> None:

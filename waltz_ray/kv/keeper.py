@@ -368,8 +368,7 @@ class Keeper:
         """Nothing of it is begun any more; what stands in lines is sent on."""
         self._orders.drain(unit)
         for line in [line for line in self._lines.values() if line.key[1] & unit.mask == unit.bucket]:
-            line.queue.extend(line.waiting)
-            line.waiting.clear()
+            self._locks.wait_no_more(line)
             self._advance(line)
 
     # ---- folding
@@ -414,6 +413,8 @@ class Keeper:
             if line.idle:
                 del self._lines[line.key]
         for line in self._lines.values():
+            if not line.queue and line.flying is None:
+                continue  # as in all those in which somebody waits for a lock
             for one in [*line.queue, line.flying]:
                 if isinstance(one, PendingWrite) and one.call.connection == connection:
                     one.call.abandoned = True

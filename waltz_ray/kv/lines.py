@@ -28,10 +28,13 @@ from waltz_ray.kv.routing import Unit
 from waltz_ray.kv.rules import Outcome, What, is_over
 from waltz_ray.kv.state import KvState
 
-__all__ = ["LOCKS", "Call", "Fresh", "Line", "LineKey", "PendingRead", "PendingWrite", "lock_code"]
+__all__ = ["LOCKS", "NOT_DUE", "Call", "Fresh", "Line", "LineKey", "PendingRead", "PendingWrite", "lock_code"]
 
 LOCKS = -1
 """In place of a map's hash."""
+
+NOT_DUE = 1 << 64
+"""In place of a time."""
 
 LineKey = tuple[int, int]
 """Map hash and key hash; of a lock ``LOCKS`` and the hash of its name."""
@@ -122,7 +125,7 @@ _NOTHING = Fresh()
 class Line:
     """One hash; also a ``rules.Known``."""
 
-    __slots__ = ("flying", "fresh", "key", "queue", "state", "waiting")
+    __slots__ = ("due_ms", "flying", "fresh", "key", "queue", "state", "waiting")
 
     def __init__(self, key: LineKey, state: KvState) -> None:
         self.key = key
@@ -132,6 +135,8 @@ class Line:
         """On its way to the log, or waiting to be decided again."""
         self.waiting: deque[PendingWrite] = deque()
         """For the lock."""
+        self.due_ms = NOT_DUE
+        """Before then time alone changes nothing for those."""
         self.fresh = _NOTHING
 
     @property
