@@ -21,6 +21,7 @@ import pytest
 from tests.actors.replica_client import connected
 from tests.security.keys import secret_in
 from waltz_ray.actors import storage_replica
+from waltz_ray.actors.full_disk import FullDisk
 from waltz_ray.actors.own_storage import open_storage, replica_directory
 from waltz_ray.actors.storage_replica import ReplicaHost
 from waltz_ray.config import StorageConfig
@@ -29,6 +30,7 @@ from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.coordination.zookeeper import ConnectionState, KazooZooKeeper
 from waltz_ray.errors import ControlFileMissing, DiskFull, ForeignStorage, StorageError
 from waltz_ray.protocol.messages.replica import (
+    APPEND_REQUEST,
     Append,
     Appended,
     LowWaterMarkSet,
@@ -191,6 +193,22 @@ def test_what_a_replica_tells_ray_does_not_stand_still_while_it_tries(
     try:
         until(lambda: len(told) > 2 and "127.0.0.1:1" in told[-1].reason, "it tells of itself again and again")
         assert {each.state for each in told} == {ActorState.STARTING}
+    finally:
+        host.shutdown()
+
+
+def test_a_deleted_space_wants_no_room_any_more(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk was full when the last append to it came."""
+    full = FullDisk()
+    monkeypatch.setattr(storage_replica, "FullDisk", lambda: full)
+    rig.store.spaces.create("orders", 1)
+    host = rig.host()
+    try:
+        until(lambda: host.health() is ActorState.SERVING, "the replica serves")
+        full.noted([Refused(2, 7, APPEND_REQUEST, RefusalCode.DISK_FULL, 7, 4, "no room")])
+        assert host.status().problem.startswith("no space left for partition 2 since ")
+        rig.store.spaces.delete("orders", "orders")
+        until(lambda: not host.status().problem, "nothing is wrong any more")
     finally:
         host.shutdown()
 

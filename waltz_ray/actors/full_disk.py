@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from waltz_ray.protocol.messages.replica import (
     Appended,
@@ -46,8 +46,11 @@ class FullDisk:
                 self._since.setdefault(reply.partition_id, (time.time(), reply.message))
         return replies
 
-    def problem(self) -> str:
-        """One line for people, "" while there is nothing to say."""
+    def problem(self, gone: Iterable[int] = ()) -> str:
+        """One line for people, "" while there is nothing to say. ``gone``: partitions that others have by now, or
+        nobody: none of these is appended to again, which would show that there is room."""
+        for partition_id in gone:
+            self._since.pop(partition_id, None)
         refused = dict(self._since)
         if not refused:
             return ""

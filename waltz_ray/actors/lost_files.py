@@ -30,7 +30,8 @@ class LostFiles:
         return replies
 
     def problem(self, gone: Sequence[int] = ()) -> str:
-        """One line for people, "" while there is nothing to say. ``gone``: partitions that others have by now."""
+        """One line for people, "" while there is nothing to say. ``gone``: partitions that others have by now, or
+        nobody."""
         lost = {p: message for p, message in self._lost.copy().items() if p not in gone}
         if not lost:
             return ""

@@ -161,15 +161,16 @@ class ReplicaHost:
 
     def status(self) -> ReplicaStatus:
         """Marks per partition, disk use, endpoint, and why it is not serving if it is not; for ``waltz status``."""
-        store, endpoint, upkeep = self._store, self._endpoint, self._upkeep
+        store, endpoint, upkeep, table = self._store, self._endpoint, self._upkeep, self._table
+        gone = tuple(self._sets.left | (frozenset() if table is None else table.gone))
         return ReplicaStatus(
             replica=self._replica_id,
             state=self._state,
             reason=self._reason,
             since_ms=self._since_ms,
-            problem=self._full.problem() or self._problem,
+            problem=self._full.problem(gone) or self._problem,
             slow=self._measured.slow(),
-            lost=self._lost.problem(tuple(self._sets.left)),
+            lost=self._lost.problem(gone),
             pid=os.getpid(),
             incarnation=self._incarnation,
             directory=self._directory,
