@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from waltz_ray.client.readers.locations import Where
 from waltz_ray.client.readers.reading import Marks, Reading
 from waltz_ray.coordination.api import ZooKeeper
-from waltz_ray.errors import ClusterNotFound, DataUnavailable, InvalidInput, ZooKeeperUnreachable
+from waltz_ray.errors import WaltzError
 from waltz_spark.streams.collector_states import CollectorNode
 from waltz_spark.streams.layout import minute_name, minute_of
 from waltz_spark.streams.locks import LockHolder
@@ -95,5 +95,5 @@ def _marks(node: CollectorNode, where: Where | None) -> tuple[dict[int, int], st
         with Marks(Reading.of(where, node.cluster)) as marks:
             partitions = marks.locations.checked(list(node.partitions) or None)
             return {partition_id: marks.high_water_mark(partition_id) for partition_id in partitions}, ""
-    except (ClusterNotFound, DataUnavailable, InvalidInput, ZooKeeperUnreachable) as error:
+    except WaltzError as error:  # whatever it is: all other threads are told, too
         return {}, str(error)

@@ -133,7 +133,8 @@ def streams_exposition(view: StreamsStatus, seen: datetime) -> bytes:
 
 
 class StreamsWatch:
-    """Looks every few seconds, in a thread of its own, until ``close``. ``look``: one status; WaltzError, OSError."""
+    """Looks every few seconds, in a thread of its own, until ``close``. ``look``: one status; what it raises is
+    told, and it is tried again."""
 
     def __init__(self, look: Callable[[], StreamsStatus], every_s: float = LOOK_EVERY_S) -> None:
         self._look, self._every_s = look, every_s
@@ -157,8 +158,9 @@ class StreamsWatch:
             try:
                 self._page = streams_exposition(self._look(), datetime.now(timezone.utc))
                 self._trouble = ""
-            except (WaltzError, OSError) as error:
+            except Exception as error:  # whatever it is: who ceases to look tells nobody of it
+                known = isinstance(error, (WaltzError, OSError))
                 if not self._trouble or not self._page:
-                    log.warning("the threads cannot be looked at: %s", error)
-                self._trouble = str(error)
+                    log.warning("the threads cannot be looked at: %s", error, exc_info=None if known else error)
+                self._trouble = str(error) if known else f"{type(error).__name__}: {error}"
             self._stop.wait(self._every_s)

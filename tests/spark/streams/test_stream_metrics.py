@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from waltz_spark.streams import collector_status
 from waltz_spark.streams.cli import StreamsStatus
 from waltz_spark.streams.collector_status import CollectorStatus
 from waltz_spark.streams.metrics import COLLECTOR_GAUGES, OF_ALL, SERVICE_GAUGES, StreamsWatch, streams_exposition
 from waltz_spark.streams.status import status
 
+from tests.spark.streams.collecting import Place
+from tests.spark.streams.faults import Fuse
 from tests.spark.streams.memory_files import MemoryFiles
 from tests.spark.streams.world import CHAIN, FIRST, NOW, World
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
-from waltz_ray.errors import ZooKeeperUnreachable
+from waltz_ray.errors import AccessRefused, ZooKeeperUnreachable
 
 PAGE = Path(__file__).parents[3] / "docs/metrics.md"
 COLLECTOR = CollectorStatus(
@@ -59,6 +62,19 @@ def test_the_figures_of_a_chain() -> None:
     assert ("waltz_collector_lag_minutes", "orders c1") not in found  # it is not known
 
 
+def test_a_collector_whose_marks_are_refused_hides_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks may have no right to read what one of them collects."""
+
+    def refused(reading: object) -> None:
+        raise AccessRefused("nobody may read in log: show a certificate or a token")
+
+    place = Place()
+    assert place.collect(Fuse())
+    monkeypatch.setattr(collector_status, "Marks", refused)
+    (seen,) = collector_status.collector_status(place.server.client(), "127.0.0.1:1", lambda: place.now)
+    assert (seen.lag_records, seen.trouble) == (None, "nobody may read in log: show a certificate or a token")
+
+
 def test_every_figure_is_told_and_on_the_page() -> None:
     world, server = World(MemoryFiles(), "/x"), MemoryZooKeeperServer()
     world.finish(server.client())
@@ -99,3 +115,23 @@ def test_the_last_look_stays_when_zookeeper_is_away(caplog: pytest.LogCaptureFix
         "the threads cannot be looked at: gone",
         "the threads cannot be looked at: gone again",
     ]
+
+
+def test_a_look_that_fails_as_nobody_has_foreseen_is_not_the_last_one() -> None:
+    looks = threading.Semaphore(0)
+    errors: list[Exception] = [KeyError("fields")]
+
+    def look() -> StreamsStatus:
+        looks.release()
+        if errors:
+            raise errors.pop()
+        return StreamsStatus("memory", [], [], {})
+
+    watch = StreamsWatch(look, every_s=0.01)
+    try:
+        for _ in range(3):
+            assert looks.acquire(timeout=30)
+    finally:
+        watch.close()
+    page, trouble = watch.page()
+    assert ("waltz_streams_view_seconds" in page.decode(), trouble) == (True, "")
