@@ -96,7 +96,13 @@ def test_what_was_seen_long_ago_is_neither_healthy_nor_ready(rig: Rig) -> None:
     assert rig.sees(CLUSTER).status("/readyz") == (200, "ready")
 
 
-@pytest.mark.parametrize("path", ["/readyz/replica/7", "/readyz/replica/", "/readyz/x/0", "/readyz/server/²", "/no"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/readyz/replica/7", "/readyz/replica/", "/readyz/x/0", "/readyz/server/²", "/no"),
+        pytest.param(f"/readyz/server/{'1' * 5000}", id="more digits than Python reads"),
+    ],
+)
 def test_what_there_is_not(rig: Rig, path: str) -> None:
     assert rig.sees(CLUSTER).get(path).status == 404
 

@@ -34,6 +34,9 @@ PATHS = ("/", "/metrics", "/status.json", "/healthz", "/readyz", "/readyz/server
 STALE_S = 30.0
 """What was seen longer ago says nothing of now: three looks at a cluster whose every actor hangs."""
 
+_MOST_DIGITS = 9
+"""Of an actor's number. Whoever reaches the port may ask for any."""
+
 
 class HttpPages:
     """For one thread."""
@@ -113,9 +116,10 @@ def _actor_ready(view: ClusterStatus, name: str) -> HttpResponse:
         "kv": view.kv,
         "topic": view.topics,
     }
-    actor = kinds[kind].get(int(number)) if kind in kinds and number.isascii() and number.isdigit() else None
+    counted = number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS
+    actor = kinds[kind].get(int(number)) if kind in kinds and counted else None
     if actor is None:
-        return HttpResponse(404, f"the cluster has no actor {name}\n".encode())
+        return HttpResponse(404, f"the cluster has no actor {name:.80}\n".encode())
     if actor.serving:
         return HttpResponse(200, b"ready\n")
     return HttpResponse(503, f"{actor.state}: {' '.join(actor.reason.split())}\n".encode())
