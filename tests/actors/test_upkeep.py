@@ -115,6 +115,15 @@ def test_every_rotten_segment_is_found_and_fetched_while_the_replica_serves(tmp_
     }
 
 
+def test_what_nobody_foresaw_ends_the_checks_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(upkeep: Upkeep) -> float:
+        raise KeyError(7)
+
+    monkeypatch.setattr(Upkeep, "step", broken)
+    with kept_up(on_disk(tmp_path / "a"), dict) as thread:
+        assert until(thread, lambda status: bool(status.ended)).ended == "KeyError: 7"
+
+
 def test_a_peer_that_knows_less_does_not_repair(tmp_path: Path) -> None:
     """Above its mark a replica tells strangers nothing: it may not be committed."""
     mine, theirs = on_disk(tmp_path / "a"), on_disk(tmp_path / "b", mark=2)

@@ -58,6 +58,10 @@ WORSE: list[tuple[ClusterStatus, str]] = [
         "server 2: has no partition while others have several",
     ),
     (
+        with_replica(scrub=ScrubStatus(ended="KeyError: 7")),
+        "replica 0: its files are not checked or repaired any more: KeyError: 7",
+    ),
+    (
         replace(with_replica(scrub=ScrubStatus(last_pass_ms=0)), at_ms=20 * 86_400_000),
         "replica 0: its files were not checked for 20 days",
     ),

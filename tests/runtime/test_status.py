@@ -142,7 +142,7 @@ KNOWN: list[tuple[type, str]] = [
     (ReplicaStatus, "disk_use_bytes disk_free_bytes partitions traffic"),
     (StoredPartition, "session last_id synced_id low_water_mark local_low_water_mark damaged"),
     (ReplicaStatus, "scrub"),
-    (ScrubStatus, "done_bytes total_bytes began_ms last_pass_ms found repaired unrepaired"),
+    (ScrubStatus, "done_bytes total_bytes began_ms last_pass_ms found repaired unrepaired ended"),
     (RottenSegment, "partition path damage why_not"),
     (EndpointStatistics, "connections turns requests records record_bytes"),
     (EmbeddedZooKeeperStatus, "state reason endpoint pid restarts"),

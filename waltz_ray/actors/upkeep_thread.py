@@ -1,7 +1,7 @@
 """The thread in which a replica checks its closed segments and fetches what has rotted (``storage/upkeep.py``).
 
-It ends with the replica. What it meets that nobody foresaw is told once and ends the thread, not the replica: the log
-is served without it. A failed sync ends the process, as everywhere."""
+It ends with the replica. What it meets that nobody foresaw is told (``ScrubStatus.ended``) and ends the thread, not the
+replica: the log is served without it. A failed sync ends the process, as everywhere."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ class UpkeepThread:
         self._peers: dict[int, tuple[Endpoint, PeerReplica]] = {}
         self._upkeep = Upkeep(store, config, self._sources, time.monotonic)
         self._stopping = threading.Event()
+        self._ended = ""  # why, if it has ended by itself
         self._thread = threading.Thread(target=self._run, name=f"upkeep-{replica_id}", daemon=True)
         self._thread.start()
 
@@ -61,6 +62,7 @@ class UpkeepThread:
             progress.found,
             progress.repaired,
             unrepaired,
+            self._ended,
         )
 
     def stop(self) -> None:
@@ -75,7 +77,8 @@ class UpkeepThread:
                 pass
         except SyncFailed as error:
             self._on_fatal(f"{self._name}: {error}; the process ends")
-        except Exception:
+        except Exception as error:
+            self._ended = f"{type(error).__name__}: {error}"
             log.exception("%s: nothing is checked or repaired any more until it is started again", self._name)
         finally:
             self._upkeep.close()

@@ -269,6 +269,10 @@ def _not_reached(view: ClusterStatus) -> Iterator[Finding]:
 def _not_checked(view: ClusterStatus) -> Iterator[Finding]:
     for number, replica in view.replicas.items():
         scrub = replica.scrub
+        if scrub is not None and scrub.ended:
+            problem = f"its files are not checked or repaired any more: {scrub.ended}"
+            remedy = "a bug of this replica: see its log, and end its process, which is started again"
+            yield Finding(f"replica {number}", problem, remedy)
         if view.at_ms is None or scrub is None:
             continue
         # Before the end of the first pass since that began: it may never end.

@@ -289,7 +289,8 @@ class ScrubStatus:
     ``began_ms``.
 
     ``last_pass_ms``: when the last full pass ended. Unix milliseconds, None = never. ``found``, ``repaired``: damages
-    since the replica started. ``unrepaired``: those that are there now."""
+    since the replica started. ``unrepaired``: those that are there now. ``ended``: the error after which nothing is
+    checked or repaired any more until the replica is started again, "" = none."""
 
     done_bytes: int = 0
     total_bytes: int = 0
@@ -298,6 +299,7 @@ class ScrubStatus:
     found: int = 0
     repaired: int = 0
     unrepaired: tuple[RottenSegment, ...] = ()
+    ended: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
