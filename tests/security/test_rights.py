@@ -27,6 +27,7 @@ from waltz_ray.protocol.messages.client import (
     ShowToken,
 )
 from waltz_ray.protocol.messages.original import AddPreferredRequest
+from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
 from waltz_ray.security.member_token import MEMBER_TOKEN_MS, is_member_token, member_token
 from waltz_ray.wire.access_document import decode_access_rules, encode_access_rules
 from waltz_ray.wire.codec import ClientMessage
@@ -308,3 +309,40 @@ async def test_what_is_remembered_of_a_connection_is_bounded() -> None:
     access = door.connection._access
     assert access is not None
     assert len(access._granted) <= server.partitions * 2
+
+
+class CountingSpaces(SpaceTable):
+    """Counts how often somebody asks which spaces there are."""
+
+    asked = 0
+
+    def present(self) -> list[Space]:
+        type(self).asked += 1
+        return super().present()
+
+
+@in_loop
+async def test_millions_of_partitions_that_a_stranger_names_are_not_looked_at_one_by_one() -> None:
+    server = guarded_server()
+    assert server.guard is not None
+    table = server.store.spaces.table()
+    server.guard.take_spaces(CountingSpaces(table.partitions, table.spaces))
+    door = door_of(server, Comes(tls=False))
+    for partitions in (range(3), range(100_000), [0] * 100_000):
+        door.send(AddPreferredRequest(ReqId(1, 1, 0, 1), tuple(partitions)))
+    assert [type(each).__name__ for each in door.told()] == ["NotAllowed"] * 3
+    assert CountingSpaces.asked <= 3
+
+
+@in_loop
+async def test_the_spaces_of_partitions_are_those_of_each() -> None:
+    guard = guarded_server().guard
+    assert guard is not None
+    made = [Space("a", "log", 0, 2, SpaceState.READY), Space("c", "log", 5, 3, SpaceState.READY)]
+    gone = Space("b", "log", 2, 3, SpaceState.GONE)
+    guard.take_spaces(SpaceTable(8, {each.name: each for each in (made[1], gone, made[0])}))
+    for partition_id in (-1, 0, 1, 2, 4, 5, 7, 8, 2**31 - 1):
+        assert guard.spaces_of((partition_id,)) == (guard.space_of(partition_id),)
+    assert guard.spaces_of((7, 0, 1)) == ("a", "c")
+    assert guard.spaces_of((7, 0, 3)) == ("(none)", "a", "c")
+    assert guard.spaces_of(()) == ()

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -143,6 +144,21 @@ class AccessGuard:
                 return space.name
         return _IN_NONE
 
+    def spaces_of(self, partitions: Sequence[int]) -> tuple[str, ...]:
+        """The names of all their spaces, as ``space_of`` has them; () if there are no ``partitions``. Who asks may be a
+        stranger and name millions: more than the cluster has are in none, and nobody looks at them."""
+        table = self._spaces
+        if table is None or len(partitions) > table.partitions:
+            return (_IN_NONE,)
+        present = table.present()
+        firsts = [space.first for space in present]
+        found: set[str] = set()
+        for partition_id in set(partitions):
+            number = bisect_right(firsts, partition_id) - 1
+            inside = number >= 0 and partition_id in present[number].partitions
+            found.add(present[number].name if inside else _IN_NONE)
+        return tuple(sorted(found))
+
     def count(self, reason: str, peer: str, why: str) -> None:
         """Something was refused: counted, and told seldom."""
         self.refused[reason] += 1
@@ -190,7 +206,7 @@ class ConnectionAccess:
 
     def _spaces(self, message: ClientMessage) -> tuple[str, ...]:
         if isinstance(message, AddPreferredRequest | RemovePreferredRequest):
-            return tuple(sorted({self._guard.space_of(p) for p in message.partitions})) or (ANY,)
+            return self._guard.spaces_of(message.partitions) or (ANY,)
         partition_id = _partition_of(message)
         return ("",) if partition_id is None else (self._guard.space_of(partition_id),)
 
