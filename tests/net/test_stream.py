@@ -184,3 +184,19 @@ def test_who_takes_again_is_not_closed() -> None:
         await ended(stream)
 
     run(body())
+
+
+def test_who_takes_most_of_the_last_it_is_sent_is_closed_for_the_rest(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+
+    async def body() -> None:
+        stream, wire = connected(taking=False, patience=Patience(untaken_ms=10, busy_bytes=100))
+        wire._end = lambda how: Ends._end(wire, how) if how == "aborted" else None  # type: ignore[arg-type, method-assign]
+        stream.send_bytes(bytes(200))
+        stream.finish("said what there was to say")
+        wire.unsent = 50  # below the transport's low mark
+        stream.resume_writing()
+        await ended(stream)
+        assert "it has taken nothing of 50 bytes" in caplog.text
+
+    run(body())

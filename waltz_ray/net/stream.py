@@ -294,6 +294,8 @@ class Stream(Opening, Generic[F]):
     def resume_writing(self) -> None:
         self.busy = False
         self._wait_no_more("taking")
+        if self._cause is not None and self.unsent_bytes:  # it ends when the rest is taken: that, too, in some time
+            self._await_taking()
         self.on_writable()
 
     def eof_received(self) -> bool:
