@@ -172,7 +172,9 @@ class EmbeddedZooKeeper:
     @contextmanager
     def _starting(self) -> Iterator[None]:
         self.check_directory()
-        self._dir.mkdir(parents=True, exist_ok=True)
+        self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._dir.stat().st_uid == os.geteuid():  # its files have what some nodes tell nobody: passwords
+            self._dir.chmod(0o700)
         with open(self._lock, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

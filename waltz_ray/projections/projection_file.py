@@ -167,7 +167,7 @@ class ProjectionFile:
     # ---- opening
 
     def _locked(self) -> int:
-        handle = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -211,6 +211,7 @@ class ProjectionFile:
             str(self.path),
             map_size=max(_FIRST_MAP_BYTES, 2 * size),
             subdir=False,
+            mode=0o600,
             lock=False,  # one process, one thread, and no reading transaction while it writes
             sync=False,
             metasync=False,

@@ -146,7 +146,8 @@ class OsDisk:
 
     def open(self, path: str, mode: Mode) -> int:
         flags = {"read": os.O_RDONLY, "write": os.O_RDWR, "create": os.O_RDWR | os.O_CREAT | os.O_TRUNC}[mode]
-        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        # All records are in these files, and what a replica remembers has the passwords of topics' users.
+        return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
     def close(self, handle: int) -> None:
         os.close(handle)
