@@ -17,7 +17,7 @@ from tests.security.keys import doorkeeper
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.net import listener
 from waltz_ray.net.blocking import BlockingStream, TurnBuffer
-from waltz_ray.protocol.authentication import Role
+from waltz_ray.protocol.authentication import NEVER, Role
 from waltz_ray.protocol.messages.replica import (
     Read,
     ReadTimes,
@@ -115,7 +115,7 @@ def test_an_answer_is_handed_over_before_the_next_read_is_begun(read: Read | Rea
     script: Any = Script(encode_hello(Hello(REPLICA_VERSIONS, "reader")) + reads, events)
     stream = BlockingStream(script, "reader", MAGIC_REPLICA, REPLICA_VERSIONS, 1 << 20, "replica")
     assert stream.greet(20)
-    endpoint._converse(stream, script, Role.READER)
+    endpoint._converse(stream, script, Role.READER, NEVER)
     endpoint.stop()
     assert events == ["read 1", "sent 1"] * 200
 

@@ -43,7 +43,7 @@ from waltz_ray.protocol.messages.replica import (
 from waltz_ray.security.handshakes import Doorkeeper
 from waltz_ray.wire.authentication import HandshakeInBytes, encode_authentication
 from waltz_ray.wire.framing import MAGIC_AUTHENTICATION, MAGIC_REPLICA, Hello, encode_frame, encode_hello
-from waltz_ray.wire.replica_codec import REPLICA_VERSIONS
+from waltz_ray.wire.replica_codec import REPLICA_VERSIONS, decode_replica, encode_replica
 
 RECORD = bytes(40)
 ONE = np.array([40], dtype=np.int32)
@@ -209,6 +209,20 @@ def test_a_ticket_that_has_ended_and_another_replica_are_told_so(port: Port) -> 
         opened(port, keyring(Role.READER, expires_ms=1).open)
     with pytest.raises(AuthenticationFailed, match="another replica listens there"):
         opened(port, keyring().open, 3)
+
+
+def test_a_ticket_ends_also_on_a_connection_that_is_there(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = time.time_ns()
+    with opened(port, keyring(Role.READER, expires_ms=now_ns // 1_000_000 + 60_000).open) as reader:
+        question = encode_replica(State(1, 2))
+        reader.send(*question)
+        assert isinstance(decode_replica(reader.receive()), StateReply)
+        monkeypatch.setattr(time, "time_ns", lambda: now_ns + 60_000_000_000)
+        reader.send(*question)
+        with pytest.raises(ConnectionError):
+            reader.receive()
+    assert len(port.handled) == 1
+    assert port.refusals == {"unauthenticated": 1}
 
 
 class _TakesAny(Doorkeeper):

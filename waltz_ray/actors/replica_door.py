@@ -18,7 +18,7 @@ from waltz_ray.net.half_open import HalfOpen
 from waltz_ray.net.handshake import Handshake
 from waltz_ray.net.listener import BlockingListener, shut
 from waltz_ray.net.tls import TLS_HANDSHAKE, ServerTls
-from waltz_ray.protocol.authentication import AcceptingHandshake, Role
+from waltz_ray.protocol.authentication import AcceptingHandshake
 from waltz_ray.security.handshakes import Doorkeeper
 
 __all__ = ["ReplicaDoor"]
@@ -38,7 +38,7 @@ class ReplicaDoor:
 
     def admit(
         self, connection: socket.socket, peer: str, listener: BlockingListener, stream_of: Streams
-    ) -> tuple[BlockingStream, Role] | None:
+    ) -> tuple[BlockingStream, AcceptingHandshake] | None:
         """The greeted stream, and what its peer has proved to be; None: it has gone without a word.
 
         WireError if it is not let in; OSError if the connection fails or takes too long.
@@ -64,7 +64,7 @@ class ReplicaDoor:
 
             if not stream.greet(timeout_s, prove):
                 return None
-        return stream, machines[0].role
+        return stream, machines[0]
 
     def _first_byte(self, connection: socket.socket, peer: str) -> bytes:
         """It stays where it is. b"": the peer has closed."""

@@ -41,7 +41,7 @@ from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.listener import BlockingListener
 from waltz_ray.net.tls import ServerTls
-from waltz_ray.protocol.authentication import Role, may_ask
+from waltz_ray.protocol.authentication import Role, may_ask, ticket_is_valid
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, Endpoint
 from waltz_ray.protocol.messages.replica import (
     REPLICA_TYPES,
@@ -159,10 +159,10 @@ class ReplicaEndpoint:
             return
         if admitted is None:
             return
-        stream, role = admitted
+        stream, proved = admitted
         stream.send_timeout_s = self._send_timeout_s
         try:
-            self._converse(stream, connection, role)
+            self._converse(stream, connection, proved.role, proved.expires_ms)
         except WireError as error:
             log.warning("%s: connection closed: %s", self._name, error)
 
@@ -173,11 +173,14 @@ class ReplicaEndpoint:
         if count:
             log.warning("%s: refused %d connection(s) without a right proof, the last one: %s", self._name, count, why)
 
-    def _converse(self, stream: BlockingStream, connection: object, role: Role) -> None:
+    def _converse(self, stream: BlockingStream, connection: object, role: Role, expires_ms: int) -> None:
         who = f"{stream.peer} ({stream.hello.message[:200]!r}), a {role.name.lower()}"
         log.info("%s: %s connected, version %d", self._name, who, stream.version)
         while payloads := stream.turn(_TURN_BYTES):
             requests = [_request(payload) for payload in payloads]
+            if not ticket_is_valid(expires_ms, time.time_ns() // 1_000_000):
+                self._deny(f"{stream.peer}: its ticket has ended")  # who connects again is told what to do
+                return
             if role is not Role.SERVER and not all(may_ask(role, type(request)) for request in requests):
                 self._refuse_some(stream, connection, role, requests)
                 continue

@@ -247,8 +247,8 @@ class AcceptingHandshake:
         self.done = False
         """The opener has proved its role."""
         self.failure = ""
-        self.role = Role.READER
-        """What was proved, once ``done``."""
+        self.role, self.expires_ms = Role.READER, NEVER
+        """What was proved, once ``done``, and until when it counts."""
         self._credential_of, self._replica_id, self._nonce = credential_of, replica_id, nonce
         self._channel, self._now_ms = channel, now_ms
         self._lacks_tls = tls_only and not channel
@@ -269,7 +269,7 @@ class AcceptingHandshake:
         said = _said(introduction, self._nonce, self._channel)
         if not is_proof(credential.mac(_OPENER_LABEL, said), message.mac):
             return self._deny(DenialCode.WRONG_PROOF)
-        self.done, self.role = True, introduction.role
+        self.done, self.role, self.expires_ms = True, introduction.role, introduction.expires_ms
         return Accepted(credential.mac(_REPLICA_LABEL, said))
 
     def _introduced(self, introduction: Introduction) -> Challenge | Denied:
