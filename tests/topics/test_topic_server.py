@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -246,5 +247,26 @@ def test_t47_all_ports_speak_tls_and_the_master_reaches_its_slots(tmp_path: Path
             nobody = others_end(server.access.now.secrets, "g", "orders", 1, "")
             assert await tell_slot(Endpoint("127.0.0.1", brokers[1]), nobody, 5.0) == ""
             assert (await broker.pull("g", "orders", "two")).code == 411, "as an operator that sets a group elsewhere"
+
+    asyncio.run(run())
+
+
+def test_all_ports_show_the_certificate_that_is_in_their_files_now(tmp_path: Path) -> None:
+    before, after = made(tmp_path / "before"), made(tmp_path / "after")
+    files = tmp_path / "certificate.pem", tmp_path / "key.pem"
+
+    async def run() -> None:
+        shutil.copy(before.path, files[0])
+        shutil.copy(before.key, files[1])
+        async with topic_cluster(1, tls_certificate=str(files[0]), tls_key=str(files[1])) as cluster:
+            await cluster.create("orders", 1)
+            await cluster.until(cluster.settled)
+            server = cluster.servers[0]
+            assert server.endpoint is not None
+            ports = server.endpoint.port, server.node.ports[1]
+            shutil.copy(after.path, files[0])
+            shutil.copy(after.key, files[1])
+            for port in ports:
+                await cluster.client(port, ssl=client_context(after.path))
 
     asyncio.run(run())

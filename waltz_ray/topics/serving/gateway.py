@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import Collection
 
 from waltz_ray import compat
-from waltz_ray.net.listener import LoopListener, listen
+from waltz_ray.net.listener import LoopListener, Tls, listen
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.topics.codes import RpcMethod, ServiceType
 from waltz_ray.topics.serving.connection import TopicConnection, TopicPortState
@@ -32,7 +31,7 @@ class TopicGateway:
         methods: Collection[RpcMethod],
         limits: TopicPortLimits | None = None,
         outgoing: Outgoing | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """``name``: for the log. ``outgoing``: of whoever gathers answers himself."""
         self.outgoing = outgoing or Outgoing()

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from waltz_ray.client.aio import AsyncWaltzClient
+from waltz_ray.net.listener import Tls
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ownership_types import LeaseConfirmed, RegisteredAs, UnitTable, Unregistered
 from waltz_ray.topics.serving.gateway import BROKER_METHODS, TopicGateway
@@ -39,7 +39,7 @@ class SlotListening:
     host: str = "127.0.0.1"
     first_port: int = 0
     limits: TopicPortLimits = field(default_factory=TopicPortLimits)
-    tls: ssl.SSLContext | None = None
+    tls: Tls | None = None
 
 
 class TopicNode:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,7 +22,7 @@ from waltz_ray.coordination.topic_store import SlotPorts, TopicStore
 from waltz_ray.coordination.unit_lease import confirmed_incarnations, keep_lease
 from waltz_ray.coordination.unit_store import UnitMember, UnitRegistration, UnitStore, incarnations
 from waltz_ray.errors import ConfigError, CoordinationError, InvalidInput, WaltzError
-from waltz_ray.net.tls import server_context
+from waltz_ray.net.tls import ServerTls
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.ownership_types import RegisteredAs, UnitTable, Unregistered
 from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
@@ -107,7 +106,7 @@ class TopicServer:
             untaken_ms=config.stall_ms,
             idle_ms=config.idle_ms,
         )
-        self._tls = self._context()
+        self._tls = self._server_tls()
         self._to_slots = TopicLinks(_TELL_S, _TO_SLOTS_IDLE_S, None if self._tls is None else to_our_own())
         self.access = AccessView(self._store, self._post, self._flow_changed)
         self.master = MasterPort(
@@ -122,13 +121,13 @@ class TopicServer:
         self.master.flow = lambda: self.access.flow
         self.node = self._new_node()
 
-    def _context(self) -> ssl.SSLContext | None:
+    def _server_tls(self) -> ServerTls | None:
         config = self._config
         if not config.tls_certificate:
             return None
         try:
-            return server_context(config.tls_certificate, config.tls_key)
-        except (OSError, ssl.SSLError) as error:
+            return ServerTls(config.tls_certificate, config.tls_key)
+        except OSError as error:  # which ssl.SSLError is
             files = f"{config.tls_certificate} and {config.tls_key}"
             raise ConfigError(f"TopicConfig.tls_certificate and tls_key, {files}, cannot be used: {error}") from error
 
