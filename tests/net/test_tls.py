@@ -255,3 +255,12 @@ def test_files_that_have_changed_are_read_again(
     assert tls() is second
     with pytest.raises(OSError):
         ServerTls(str(path), str(key))
+
+
+def test_nobody_is_asked_for_the_password_of_a_key(certificate: Certificate, tmp_path: Path) -> None:
+    """OpenSSL would ask the terminal, and the process would wait for it."""
+    key = str(tmp_path / "encrypted.key")
+    command = ["openssl", "pkey", "-in", certificate.key, "-aes128", "-passout", "pass:secret", "-out", key]
+    subprocess.run(command, check=True, capture_output=True)
+    with pytest.raises(OSError, match="the key is encrypted"):
+        ServerTls(certificate.path, key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -40,14 +41,20 @@ def server_context(certificate: str, key: str, clients: str | None = None, optio
     """The context of who accepts, from PEM files.
 
     ``clients`` is whom a client's own certificate has to be from; None: it needs none. ``optional``: it may have none.
+    OSError, which ssl.SSLError is, for files that cannot be used, as where the key is encrypted.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=clients)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION  # or a stranger could ask for one after the other, before OpenSSL 3
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(certificate, key, _nobody_types)
     if clients is not None:
         context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
     return context
+
+
+def _nobody_types() -> str:
+    """The password of a key. OpenSSL would ask the terminal, if there is one, and the whole process would wait."""
+    raise OSError(errno.EINVAL, "the key is encrypted, and nobody is there to type its password: store it without one")
 
 
 def certificate_name(certificate: Mapping[str, Any] | None) -> str:
