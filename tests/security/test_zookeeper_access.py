@@ -120,6 +120,22 @@ def test_others_find_the_cluster_and_change_nothing(
 
 
 @pytest.mark.cluster
+def test_no_log_has_what_nodes_hold_or_the_password(zookeeper_server: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Not even that of an application which wants to know everything."""
+    caplog.set_level(1)
+    path = f"/{uuid.uuid4().hex}"
+    client = KazooZooKeeper(zookeeper_server, access=OWNER)
+    try:
+        client.create(path, b"her password")
+        assert client.get(path) == (b"her password", 0)
+        client.delete(path)
+    finally:
+        client.close()
+    assert f"Create {path}" in caplog.text
+    assert "password" not in caplog.text
+
+
+@pytest.mark.cluster
 def test_a_second_process_of_the_cluster_may_everything(owner: ClusterStore, zookeeper_server: str) -> None:
     client = KazooZooKeeper(zookeeper_server, access=OWNER)
     try:

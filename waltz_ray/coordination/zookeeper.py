@@ -89,6 +89,7 @@ _STATES = {
 class _KazooLog(logging.LoggerAdapter):  # type: ignore[type-arg]  # Python 3.10 takes none
     """What kazoo has to say; its warnings at INFO: what an application has to know, it gets as an error of ours.
 
+    What it sends and gets it tells at DEBUG: of that only the kinds and the paths, as passwords are in it.
     ``last_warning``: its words for why there is no connection.
     """
 
@@ -97,7 +98,16 @@ class _KazooLog(logging.LoggerAdapter):  # type: ignore[type-arg]  # Python 3.10
     def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
         if level >= logging.WARNING and not str(msg).startswith("Failed connecting"):
             self.last_warning = str(msg) % args if args else str(msg)
+        if level < logging.INFO and self.isEnabledFor(level):
+            args = tuple(map(_without_content, args))
         super().log(level if level >= logging.ERROR else min(level, logging.INFO), msg, *args, **kwargs)
+
+
+def _without_content(argument: object) -> object:
+    """What may be in a log of a request, or of an answer."""
+    if argument is None or isinstance(argument, int | float | BaseException):
+        return argument
+    return f"{type(argument).__name__} {getattr(argument, 'path', '')}".rstrip()
 
 
 class _Worker:
