@@ -205,16 +205,32 @@ def test_who_connects_again_shows_again_who_it_is() -> None:
     asyncio.run(run())
 
 
+def test_who_has_proved_himself_with_a_password_that_was_changed_proves_himself_again() -> None:
+    async def run() -> None:
+        async with guarded_topics() as cluster:
+            comer = TopicComer("consumer", cluster)
+            requests = comer.requests()
+            for name, code in {"PARTITION_REGISTER": 200, "GET_MESSAGE": 404, "COMMIT_OFFSET": 200}.items():
+                assert await comer.code(requests[name]) == code
+            await rules(cluster, RULES | {"users": USERS | {"consumer": "another"}})
+            await cluster.until(lambda: cluster.servers[0].access.now.rules.users["consumer"] == "another")
+            for name in ("GET_MESSAGE", "COMMIT_OFFSET", "PROGRESS"):
+                assert await comer.code(requests[name]) == 411, name
+            assert await comer.code(requests["PARTITION_REGISTER"]) == 415, "its token ended, too"
+
+    asyncio.run(run())
+
+
 def test_proofs_are_a_bounded_memory() -> None:
     proofs = ConnectionProofs()
     for number in range(20_000):
-        proofs.shown(number, "ann")
-        proofs.shown(1_000_000, f"user {number}")
-    assert (proofs.has(0, "ann"), proofs.has(19_999, "ann"), proofs.has(0, "")) == (False, True, True)
-    assert (proofs.has(1_000_000, "user 0"), proofs.has(1_000_000, "user 19999")) == (False, True)
+        proofs.shown(number, "ann", "a")
+        proofs.shown(1_000_000, f"user {number}", "a")
+    assert (proofs.has(0, "ann", "a"), proofs.has(19_999, "ann", "a"), proofs.has(0, "", None)) == (False, True, True)
+    assert (proofs.has(1_000_000, "user 0", "a"), proofs.has(1_000_000, "user 19999", "a")) == (False, True)
     assert sum(map(len, proofs._users.values())) < 9000
-    proofs.shown(1, "")
-    assert not proofs.has(1, "ann")
+    proofs.shown(1, "", "")
+    assert not proofs.has(1, "ann", "a")
 
 
 def test_without_rules_everybody_may_everything() -> None:

@@ -14,21 +14,23 @@ class ConnectionProofs:
     """A bounded memory, the oldest proofs go first: who is not remembered is told to register again, and does."""
 
     def __init__(self) -> None:
-        self._users: OrderedDict[int, OrderedDict[str, None]] = OrderedDict()
+        self._users: OrderedDict[int, OrderedDict[str, str]] = OrderedDict()
 
-    def shown(self, connection: int, user: str) -> None:
-        """``user``: "" is nobody."""
+    def shown(self, connection: int, user: str, password: str) -> None:
+        """``user``: "" is nobody. ``password``: under which it was proved."""
         if not user:
             return
         users = self._users.setdefault(connection, OrderedDict())
         self._users.move_to_end(connection)
-        users[user] = None
+        users[user] = password
         users.move_to_end(user)
         if len(users) > _USERS:
             users.popitem(last=False)
         if len(self._users) > _CONNECTIONS:
             self._users.popitem(last=False)
 
-    def has(self, connection: int, user: str) -> bool:
-        """Whether it was shown there; of nobody nothing has to be."""
-        return not user or user in self._users.get(connection, ())
+    def has(self, connection: int, user: str, password: str | None) -> bool:
+        """Whether it was shown there; of nobody nothing has to be. ``password``: that of the user now, None = it is
+        gone: what it may then, rights say."""
+        shown = self._users.get(connection, {}).get(user)
+        return not user or (shown is not None and password in (None, shown))

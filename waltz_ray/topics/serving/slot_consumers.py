@@ -164,9 +164,10 @@ class SlotConsumers:
         """``delivery``, of a request without a proof: who registered has shown who he is over that connection, too."""
         found = self.delivery(topic, partition_id, group)
         registered = None if isinstance(found, Refusal) else found.registered
-        if registered is None or registered.consumer != consumer or not self._duties.access().rules.authenticate:
+        rules = self._duties.access().rules
+        if registered is None or registered.consumer != consumer or not rules.authenticate:
             return found
-        if self._proofs.has(connection, registered.known.user):
+        if self._proofs.has(connection, registered.known.user, rules.users.get(registered.known.user)):
             return found
         text = f"consumer {consumer:.200} has not shown over this connection who it is: register again"
         return Refusal(TopicCode.HB_NO_NODE, text)

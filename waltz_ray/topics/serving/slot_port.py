@@ -120,8 +120,8 @@ class SlotPort:
         known = self._known(request)
         if known is None or isinstance(known, Refusal):
             return known
-        self._proofs.shown(connection, known.user)
         access = self._duties.access()
+        self._proofs.shown(connection, known.user, access.rules.users.get(known.user, ""))
         match request:
             case SendMessageRequestP2B(_, topic):
                 return refused_topics(access, known, [topic])
