@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hmac
+from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
 from waltz_ray.errors import InvalidInput
+from waltz_ray.topics import authentication
 from waltz_ray.topics.authentication import signature, signed, why_not_authentic
 from waltz_ray.topics.messages import AuthenticateInfo
 
@@ -85,3 +88,15 @@ def test_t40_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_signed() -> None:
     with pytest.raises(InvalidInput, match="is not Unicode text"):
         signature("alice", "\ud800", NOW, 1)
+
+
+def test_a_signature_of_millions_is_not_even_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By strangers: it would hold up all that the actor serves for seconds."""
+    read: list[int] = []
+    monkeypatch.setattr(authentication, "unquote", lambda text: (read.append(len(text)), unquote(text))[1])
+    right = signed("alice", "s3cret", 1000, 42)
+    every = "".join(f"%{ord(each):02X}" for each in unquote(right.signature))
+    assert why_not_authentic(replace(right, signature=every), "s3cret", 1000) == ""
+    assert why_not_authentic(replace(right, signature=f"{every}%41"), "s3cret", 1000) != ""
+    assert why_not_authentic(replace(right, signature="%41" * 1_000_000), "s3cret", 1000) != ""
+    assert max(read) == 84

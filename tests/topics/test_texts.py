@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from waltz_ray.errors import BadPayload, InvalidInput
 from waltz_ray.topics.texts import (
     MAX_CLIENT_ID,
+    MAX_CONDITIONS,
+    MAX_REQUIRED,
     BrokerAddress,
     BrokerStores,
     PartitionFailure,
@@ -23,6 +25,7 @@ from waltz_ray.topics.texts import (
     consumer_id,
     parse_broker,
     parse_condition,
+    parse_conditions,
     parse_failure,
     parse_place,
     parse_required_partitions,
@@ -154,6 +157,8 @@ def test_d5_client_ids() -> None:
         (parse_condition, "#a", "the topic in '#a' is ''"),
         (parse_condition, "t#" + "x" * 257, "a message type of 257 characters"),
         (parse_condition, "t#" + ",".join(map(str, range(501))), "501 message types, 500 are the most"),
+        (parse_condition, "t#" + "," * 2000, "2001 message types, 500 are the most"),
+        (parse_required_partitions, "," * 16_384, "16385 required partitions, 16384 are the most"),
         (parse_required_partitions, "3:t:1", "required partition '3:t:1': it is to be id:topic:partition=offset"),
         (parse_required_partitions, "3:t=1", "required partition '3:t=1'"),
         (parse_required_partitions, "3:t:1=5,3:t:1=6", "required partition '3:t:1=6': it comes twice"),
@@ -167,6 +172,15 @@ def test_what_is_wrong_is_named(parse: Callable[[str], Any], text: str, problem:
     assert problem in str(caught.value)
     assert str(caught.value).isascii()
     assert "\n" not in str(caught.value)
+
+
+def test_as_many_as_a_group_may_have_are_read() -> None:
+    assert len(parse_required_partitions(",".join(f"1:t:{number}=5" for number in range(MAX_REQUIRED)))) == MAX_REQUIRED
+    assert parse_condition("t#" + ",".join(["a"] * 2000)) == ("t", ("a",))
+    conditions = [f"t{number}#a" for number in range(MAX_CONDITIONS + 1)]
+    assert len(parse_conditions(conditions[1:])) == MAX_CONDITIONS
+    with pytest.raises(BadPayload, match="257 conditions, 256 are the most"):
+        parse_conditions(conditions)
 
 
 def test_a_long_text_is_not_repeated() -> None:

@@ -16,7 +16,7 @@ What cannot be read is BadPayload, and the error says which part of which text; 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from waltz_ray.errors import BadPayload, InvalidInput
 from waltz_ray.protocol.value import value
@@ -24,8 +24,10 @@ from waltz_ray.protocol.value import value
 __all__ = [
     "DEFAULT_BROKER_PORT",
     "MAX_CLIENT_ID",
+    "MAX_CONDITIONS",
     "MAX_FILTERS",
     "MAX_FILTER_LENGTH",
+    "MAX_REQUIRED",
     "BrokerAddress",
     "BrokerStores",
     "PartitionFailure",
@@ -38,6 +40,7 @@ __all__ = [
     "consumer_id",
     "parse_broker",
     "parse_condition",
+    "parse_conditions",
     "parse_failure",
     "parse_place",
     "parse_required_partitions",
@@ -55,6 +58,13 @@ MAX_FILTERS = 500
 """Message types of one topic that a group may want."""
 MAX_FILTER_LENGTH = 256
 """Characters of one of them."""
+MAX_CONDITIONS = 256
+"""Topics of one client."""
+MAX_REQUIRED = 16_384
+"""Partitions of a bound group, in one request."""
+
+# Texts come from strangers: what is more than that is counted, which is quick, and not read.
+_PIECES = 4 * MAX_FILTERS  # blanks and what comes twice among them
 
 _CLIENT_ID = re.compile(r"[_A-Za-z0-9.-]+")
 _MEANT = re.compile(r"[#:,@=\s]")  # what is not in a name: it parts names from one another
@@ -198,6 +208,8 @@ def parse_failure(text: str) -> PartitionFailure:
 def parse_condition(text: str) -> tuple[str, tuple[str, ...]]:
     """Of ``topicCondition``: a topic, and the message types wanted of it, sorted; none = all. Blanks are left out."""
     topic, _, types = text.partition("#")
+    if types.count(",") >= _PIECES:
+        raise BadPayload(f"condition {_shown(text)}: {types.count(',') + 1} message types, {MAX_FILTERS} are the most")
     found = sorted({each.strip() for each in types.split(",") if each.strip()})
     if len(found) > MAX_FILTERS:
         raise BadPayload(f"condition {_shown(text)}: {len(found)} message types, {MAX_FILTERS} are the most")
@@ -207,8 +219,17 @@ def parse_condition(text: str) -> tuple[str, tuple[str, ...]]:
     return _part(topic, "the topic", text), tuple(found)
 
 
+def parse_conditions(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Of all ``topicCondition`` of a request: topic -> message types."""
+    if len(given) > MAX_CONDITIONS:
+        raise BadPayload(f"{len(given)} conditions, {MAX_CONDITIONS} are the most")
+    return dict(map(parse_condition, given))
+
+
 def parse_required_partitions(text: str) -> dict[tuple[int, str, int], int]:
     """Of ``requiredPartition``: where each (broker ID, topic, partition) begins. Empty: none is said."""
+    if text.count(",") >= MAX_REQUIRED:
+        raise BadPayload(f"{text.count(',') + 1} required partitions, {MAX_REQUIRED} are the most")
     found: dict[tuple[int, str, int], int] = {}
     for each in text.split(",") if text.strip() else ():
         key, equals, offset = each.partition("=")

@@ -103,7 +103,7 @@ def event_of(
 
 
 def _terms(request: RegisterRequestC2M) -> GroupTerms:
-    conditions = dict(texts.parse_condition(each) for each in request.topic_condition)
+    conditions = texts.parse_conditions(request.topic_condition)
     filters = {topic: frozenset(types) for topic, types in conditions.items() if types}
     return GroupTerms(frozenset(request.topic_list), filters, _bound(request) if request.require_bound else None)
 

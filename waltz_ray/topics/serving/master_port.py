@@ -49,7 +49,7 @@ from waltz_ray.topics.refusals import Refusal
 from waltz_ray.topics.rpc import FaultName, RpcCall, RpcFault
 from waltz_ray.topics.serving.client_owners import ClientOwners
 from waltz_ray.topics.serving.deliveries import unix_ms
-from waltz_ray.topics.texts import parse_condition
+from waltz_ray.topics.texts import parse_conditions
 from waltz_ray.topics.wire import TopicRequest, TopicResponse
 
 __all__ = ["MasterPort", "StoresOffsets"]
@@ -159,7 +159,7 @@ class MasterPort:
         if isinstance(request, RegisterRequestP2M | HeartRequestP2M):
             refused = refused_topics(access, known, request.topic_list)
         elif isinstance(request, RegisterRequestC2M):
-            filters = dict(parse_condition(each) for each in request.topic_condition)
+            filters = parse_conditions(request.topic_condition)
             refused = self._refused_group(access, known, request.group_name, request.topic_list, filters)
         elif isinstance(request, HeartRequestC2M):  # a member that may not consume any more, is as one that is silent
             terms = self.machine.terms_of(request.group_name)
