@@ -839,3 +839,20 @@ def test_the_manifest_is_json_that_people_can_read(tmp_path: Path) -> None:
     assert fields["cluster"] == "c"
     assert fields["partitions"]["1"]["next_id"] == 20
     assert [space["name"] for space in fields["spaces"]] == ["log", "orders"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "what://key:secret@x/y?key=secret",
+        "s3://key:secret  text@b/x",
+        "s3://key:secret%zz@b/x?secret_key=secret value",
+        "s3://key:se/secret %@b/x",
+        "s3://key:secret@[b/x",
+    ],
+)
+def test_no_error_shows_the_password_of_a_url(url: str) -> None:
+    with pytest.raises(InvalidInput, match="is no place that pyarrow can write to") as caught:
+        Target.at(url)
+    assert "secret" not in str(caught.value)
+    assert caught.value.__suppress_context__, "a traceback would show pyarrow's words"

@@ -53,9 +53,16 @@ class Target:
         try:
             file_system, root = fs.FileSystem.from_uri(where)
         except (ValueError, OSError, ImportError, NotImplementedError) as error:
+            # pyarrow quotes what it was given. As it is no URL, a password may have anything in it that it should not.
+            scheme, _, rest = where.partition("://")
+            before, _, query = rest.partition("?")
+            secret, _, place = before.rpartition("@")
+            why = str(error)
+            for private in filter(None, (secret, query)):
+                why = why.replace(private, "...")
             raise InvalidInput(
-                f"{_without_secrets(where)} is no place that pyarrow can write to: {_told(error)}"
-            ) from error
+                f"{scheme}://{place} is no place that pyarrow can write to: {' '.join(why.split())}"
+            ) from None
         return cls(file_system, root, _without_secrets(where))
 
     def place(self, name: str) -> str:
