@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from waltz_ray.errors import InvalidInput
 from waltz_ray.topics.access_document import decode_access
+from waltz_ray.topics.client.settings import TopicClientConfig
 from waltz_ray.topics.flow_rules import parse_flow_rules
 from waltz_ray.topics.flow_table import decode_flow_table
 from waltz_ray.topics.tokens import decode_visit_tokens
@@ -112,3 +113,14 @@ def test_whole_documents_are_taken() -> None:
     assert decode_flow_table(json.dumps(WHOLE[2]).encode()).groups
     assert decode_visit_tokens(json.dumps(WHOLE[3]).encode()).current == 5
     assert decode_access(json.dumps(WHOLE[4]).encode()).authenticate
+
+
+@pytest.mark.parametrize("password", [271828, "", "hush" * 100, "hush\ud800", ["hush"]])
+def test_what_is_wrong_with_a_password_is_said_without_it(password: object) -> None:
+    with pytest.raises(InvalidInput, match="the password of alice") as caught:
+        decode_access(json.dumps({"users": {"alice": password}}).encode())
+    assert not any(shown in str(caught.value) for shown in ("hush", "271828", "list"))
+
+
+def test_a_client_s_settings_do_not_show_its_password() -> None:
+    assert "hush" not in repr(TopicClientConfig(user="alice", password="hush"))

@@ -52,12 +52,14 @@ def int_in(fields: dict[str, Any], name: str, where: str, least: int, most: int)
     return value
 
 
-def text_in(value: Any, where: str, most: int, least: int = 1) -> str:
-    """``value``, if it is a text of ``least`` to ``most`` characters that can be written as UTF-8."""
+def text_in(value: Any, where: str, most: int, least: int = 1, secret: bool = False) -> str:
+    """``value``, if it is a text of ``least`` to ``most`` characters that can be written as UTF-8. ``secret``: no
+    complaint shows anything of it."""
     if not isinstance(value, str) or not least <= len(value) <= most:
-        raise InvalidInput(f"{where} must be a text of {least} to {most} characters, not {_shown(value)}")
+        instead = "" if secret else f", not {_shown(value)}"
+        raise InvalidInput(f"{where} must be a text of {least} to {most} characters{instead}")
     if any("\ud800" <= each <= "\udfff" for each in value):
-        raise InvalidInput(f"{where} has half of a surrogate pair in it: {_shown(value)}")
+        raise InvalidInput(f"{where} has half of a surrogate pair in it{'' if secret else f': {_shown(value)}'}")
     return value
 
 

@@ -63,7 +63,7 @@ def decode_access(data: bytes) -> AccessRules:
     if not isinstance(authenticate, bool):
         raise InvalidInput(f"{what}: authenticate is true or false, not {str(authenticate)[:40]!r}")
     users = {
-        text_in(user, f"{what}: the name of a user", 256): text_in(password, f"{what}: the password of {user:.40}", 256)
+        text_in(user, f"{what}: the name of a user", 256): _password(password, f"{what}: the password of {user:.40}")
         for user, password in object_in(document.get("users", {}), f"{what}: users").items()
     }
     return AccessRules(
@@ -77,6 +77,10 @@ def decode_access(data: bytes) -> AccessRules:
         _topics(document.get("guarded", []), f"{what}: guarded"),
         dict(_filters(document, what)),
     )
+
+
+def _password(value: Any, where: str) -> str:
+    return text_in(value, where, 256, secret=True)  # complaints are in logs and in the status
 
 
 def _rights(document: dict[str, Any], what: str, users: dict[str, str]) -> list[tuple[str, str, Right]]:

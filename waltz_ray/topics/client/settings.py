@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from waltz_ray.errors import ConfigError
 
@@ -15,7 +15,7 @@ class TopicClientConfig:
 
     user: str = ""
     """Who we are, where the cluster asks for that; empty: nobody."""
-    password: str = ""
+    password: str = field(default="", repr=False)
     tls: bool = False
     """Ports of topics speak TLS (``TopicConfig.tls_certificate``)."""
     tls_authority: str = ""
