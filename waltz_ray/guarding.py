@@ -48,5 +48,5 @@ def guards_with_rights(zookeeper: str, config: ClusterConfig) -> Guards:
 def _topics_authenticate(document: bytes) -> bool:
     try:
         return bool(document) and dict(json.loads(document)).get("authenticate") is True
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return False  # what it makes of the document is the actors' to say

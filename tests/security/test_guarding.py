@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from waltz_ray.cli.access import show
 from waltz_ray.config import ClusterConfig, KvConfig, ServerConfig, TopicConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.layer_store import LayerStore
@@ -88,3 +90,21 @@ def test_whether_topics_ask_who_comes(zookeeper: MemoryZooKeeper, document: obje
     if document is not None:
         assert TopicStore(zookeeper, "c").set_document("access", json.dumps(document).encode(), -1)
     assert guards_with_rights("z", ClusterConfig("c", "/c")) == Guards(None, asks)
+
+
+def test_a_document_that_is_nested_without_end_asks_nobody(zookeeper: MemoryZooKeeper) -> None:
+    assert TopicStore(zookeeper, "c").set_document("access", b"[" * 200_000, -1)
+    assert guards_with_rights("z", ClusterConfig("c", "/c")) == Guards()
+
+
+@pytest.mark.parametrize("document", [b"no", b"[" * 200_000, b"\xff"])
+def test_rights_that_are_no_json_are_shown_as_an_error(document: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = SimpleNamespace(name="c", zookeeper="z")
+    monkeypatch.setattr("waltz_ray.finding.find.find_cluster", lambda *_: found)
+    server = MemoryZooKeeperServer()
+    monkeypatch.setattr(
+        "waltz_ray.coordination.zookeeper.KazooZooKeeper", lambda connect_string: MemoryZooKeeper(server)
+    )
+    assert ClusterStore(MemoryZooKeeper(server), "c").access.replace(document, -1)
+    with pytest.raises(InvalidInput, match="what ZooKeeper has of rights"):
+        show()

@@ -66,9 +66,12 @@ def show(
     directory: DirOption = "", cluster: ClusterOption = "", address: AddressOption = "", zookeeper: ZooKeeperOption = ""
 ) -> None:
     """Print the rights, as JSON; nothing if there are none, and everybody may everything."""
+    from waltz_ray.protocol.json_text import loaded
+    from waltz_ray.wire.access_document import MOST_BYTES
+
     with _Rights(directory, cluster, address, zookeeper) as there:
         if there.before:
-            print(json.dumps(json.loads(there.before), indent=2))
+            print(json.dumps(loaded(there.before, "what ZooKeeper has of rights", MOST_BYTES), indent=2))
         else:
             typer.echo("there are no rights: who reaches a port may do everything there", err=True)
 
