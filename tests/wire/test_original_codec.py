@@ -184,6 +184,8 @@ def test_data_is_neither_copied_in_nor_out() -> None:
         (3, f"01 {REQ} ffffffff", "mount state -1 is unknown"),
         (2, f"02 {REQ} 0000000000000005 ffffffff", "-1 ints do not fit"),
         (2, f"02 {REQ} 0000000000000005 7fffffff", "2147483647 ints do not fit"),
+        (0, f"02 {REQ} 0000000000000005 00001001 {'00' * 16_388}", "4097 ints, where 4096 are the most"),
+        (4, f"11 {REQ} 00100001 {'00' * 4_194_308}", "1048577 ints, where 1048576 are the most"),
         (0, f"02 {REQ} 0000000000000005 00000000 00000009 ffffffff 00000000", "bytes are null"),
         (0, f"02 {REQ} 0000000000000005 00000000 00000009 fffffffe 00000000", "a length of -2 at byte 33"),
         (4, f"0e {REQ} 00000001 ffffffff 01", "a string is null"),

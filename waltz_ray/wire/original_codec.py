@@ -37,6 +37,8 @@ from waltz_ray.protocol.messages.original import (
     RemovePreferredRequest,
     RemovePreferredResponse,
 )
+from waltz_ray.protocol.records import MOST_LOCKS
+from waltz_ray.protocol.spaces import MOST_PARTITIONS
 from waltz_ray.wire.primitives import BytesLike, Reader, Writer
 from waltz_ray.wire.table import MessageRow
 
@@ -80,9 +82,9 @@ def _read_append(version: int, req_id: ReqId, reader: Reader) -> AppendRequest:
     return AppendRequest(
         req_id,
         reader.read_long(),
-        reader.read_ints(),
-        reader.read_ints() if version >= 1 else (),
-        reader.read_ints() if version >= 2 else (),
+        reader.read_ints(MOST_LOCKS),
+        reader.read_ints(MOST_LOCKS) if version >= 1 else (),
+        reader.read_ints(MOST_LOCKS) if version >= 2 else (),
         reader.read_int(),
         reader.read_bytes(),
         reader.read_uint(),
@@ -178,7 +180,10 @@ def _partitions(number: int, name: str, cls: type[Any]) -> MessageRow:
     def write(version: int, message: Any, writer: Writer) -> None:
         writer.write_ints(message.partitions)
 
-    return _row(number, name, cls, 2, lambda _version, req_id, reader: cls(req_id, reader.read_ints()), write)
+    def read(version: int, req_id: ReqId, reader: Reader) -> Any:
+        return cls(req_id, reader.read_ints(MOST_PARTITIONS))
+
+    return _row(number, name, cls, 2, read, write)
 
 
 def _done(number: int, name: str, cls: type[Any]) -> MessageRow:

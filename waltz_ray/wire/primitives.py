@@ -137,9 +137,11 @@ class Reader:
         value = self.read_string_or_null()
         return value if value is not None else self.fail("a string is null where it must not be")
 
-    def read_ints(self) -> tuple[int, ...]:
-        """The next array of ints, with its count before it."""
+    def read_ints(self, most: int) -> tuple[int, ...]:
+        """The next array of at most ``most`` ints, with its count before it."""
         count = self.read_count("ints", 4)
+        if count > most:  # each becomes an object, which of the millions in a long frame takes a second
+            self.fail(f"{count} ints, where {most} are the most")
         return struct.unpack_from(f">{count}i", self.payload, self.need(4 * count))
 
     def int_column(self, count: int) -> Int32s:
