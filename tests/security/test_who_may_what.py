@@ -16,7 +16,7 @@ from tests.security.rights import NAMES, Comes, door_of, guarded_server
 from tests.wire.test_client_codec import GOLDEN as BATCHES
 from tests.wire.test_original_codec import GOLDEN as ORIGINALS
 from waltz_ray.actors.server import Server
-from waltz_ray.protocol.access import needed
+from waltz_ray.protocol.access import is_of_clients, needed
 from waltz_ray.protocol.messages.client import (
     ErrorMessage,
     FeedMode,
@@ -35,7 +35,9 @@ from waltz_ray.protocol.messages.original import (
 )
 from waltz_ray.protocol.messages.replica import ReplicaRequest
 from waltz_ray.protocol.records import AppendBatch
+from waltz_ray.wire.channel_codec import channel_head
 from waltz_ray.wire.codec import CLIENT_TABLE, CLIENT_VERSIONS, ClientMessage, decode_client, encode_client
+from waltz_ray.wire.framing import MAGIC_CLIENT, encode_frame
 from waltz_ray.wire.replica_codec import REPLICA_TABLE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
@@ -133,6 +135,7 @@ def outcome(server: Server, door: Door, message: ClientMessage, channel: bool = 
     if any(isinstance(each, ErrorMessage) and "must not send" in each.message for each in told):
         return "never"
     never = needed(message) is None
+    assert isinstance(message, InChannel) or never is not is_of_clients(type(message))
     assert not never or door.wire.ended, "it was taken"
     return "never" if never else "yes"
 
@@ -168,6 +171,21 @@ async def test_in_a_channel_nobody_may_more(name: str) -> None:
     for column, comes in comers.items():
         server = guarded_server()
         assert outcome(server, door_of(server, comes), message, True) == SERVER[name][COLUMNS.index(column)], column
+
+
+@in_loop
+async def test_of_what_only_servers_say_nothing_is_read() -> None:
+    """Which may be millions of partitions or replicas, of whoever reaches the port."""
+    for row in CLIENT_TABLE.rows.values():
+        if not is_of_clients(row.cls):
+            for channel in (False, True):
+                door = door_of(guarded_server(), Comes(tls=False))
+                cut_short = bytes((row.number,))
+                inside = [channel_head(7), cut_short] if channel else [cut_short]
+                door.connection.data_received(encode_frame(MAGIC_CLIENT, 5, *inside))
+                assert [each.message for each in door.told() if isinstance(each, ErrorMessage)] == [
+                    f"a client must not send {row.cls.__name__} in {'a channel' if channel else 'version 5'}"
+                ]
 
 
 def test_nobody_with_a_wrong_certificate_is_answered_anything() -> None:

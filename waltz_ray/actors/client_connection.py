@@ -20,14 +20,21 @@ from waltz_ray.actors.client_requests import Answers, RpcRequest
 from waltz_ray.errors import WireError
 from waltz_ray.net.half_frames import HalfFrame
 from waltz_ray.net.stream import GreetedStream, Patience
-from waltz_ray.protocol.access import Comer
+from waltz_ray.protocol.access import Comer, is_of_clients
 from waltz_ray.protocol.dialect import DialectEffect, OriginalDialect, ToClient, ToPartition
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.messages.client import ChannelClosed, ErrorMessage, FeedBatch, FeedRecords, InChannel, ShowToken
 from waltz_ray.protocol.messages.original import AppendRequest, FeedRequest, FlushRequest, MountRequest
 from waltz_ray.protocol.partition.events import FlushReceived, ServerMessage
 from waltz_ray.wire.channel_codec import channel_head
-from waltz_ray.wire.codec import BATCH_VERSION, CLIENT_VERSIONS, ClientMessage, decode_client, encode_client
+from waltz_ray.wire.codec import (
+    BATCH_VERSION,
+    CLIENT_TABLE,
+    CLIENT_VERSIONS,
+    ClientMessage,
+    decode_client,
+    encode_client,
+)
 from waltz_ray.wire.framing import FRAME_HEADER_BYTES, MAGIC_CLIENT, encode_frame
 
 if TYPE_CHECKING:
@@ -35,7 +42,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientChannel", "ClientConnection"]
 
+_OF_SERVERS = {row.number: row.cls.__name__ for row in CLIENT_TABLE.rows.values() if not is_of_clients(row.cls)}
 _UNSENT_BYTES = 8 * 1024 * 1024  # at this the feed and the answers wait for the peer to take some
+
+
+def _decoded(version: int, payload: memoryview, channel: bool = False) -> ClientMessage:
+    """Of what only servers say nothing is read: it may be long, and is of whoever reaches the port."""
+    if payload and payload[0] in _OF_SERVERS:
+        where = "a channel" if channel else f"version {version}"
+        raise WireError(f"a client must not send {_OF_SERVERS[payload[0]]} in {where}")
+    return decode_client(version, payload)
 
 
 class ClientConnection(ClientPeer, GreetedStream):
@@ -95,10 +111,10 @@ class ClientConnection(ClientPeer, GreetedStream):
         self.finish(why)
 
     def on_frame(self, frame: memoryview) -> None:
-        message = decode_client(self.version, frame)
+        message = _decoded(self.version, frame)
         channel = 0
         if isinstance(message, InChannel):
-            channel, message = message.channel, decode_client(BATCH_VERSION, message.message)
+            channel, message = message.channel, _decoded(BATCH_VERSION, message.message, channel=True)
         if self._access is not None and (why := self._access.why_not(message)):
             self._answer_refused(self._access, message, why, channel)
         elif channel:

@@ -26,6 +26,7 @@ __all__ = [
     "SpaceRight",
     "digest_of",
     "has_right",
+    "is_of_clients",
     "having_shown",
     "needed",
     "why_refused",
@@ -137,6 +138,11 @@ def needed(message: object) -> frozenset[SpaceRight] | None:
         if message.partition_id < 0:  # of none: a sign of life, which the manager asks for
             return NOTHING
     return _NEEDS.get(message.__class__)
+
+
+def is_of_clients(kind: type) -> bool:
+    """Whether there is a client that may send messages of that class."""
+    return kind in _NEEDS or kind in (batches.Mount, batches.InChannel)
 
 
 def why_unknown(rules: SpaceRules, comer: Comer) -> tuple[str, str] | None:
