@@ -34,7 +34,9 @@ from waltz_ray.topics.messages_producer import (
     RegisterRequestP2M,
     SendMessageRequestP2B,
 )
+from waltz_ray.topics.rpc import RpcCall, RpcFault
 from waltz_ray.topics.serving.connection_proofs import ConnectionProofs
+from waltz_ray.topics.serving.master_port import MasterPort
 from waltz_ray.topics.tokens import issue_auth_token
 from waltz_ray.topics.wire import TopicRequest, encode_request
 
@@ -219,6 +221,31 @@ def test_who_has_proved_himself_with_a_password_that_was_changed_proves_himself_
             assert await comer.code(requests["PARTITION_REGISTER"]) == 415, "its token ended, too"
 
     asyncio.run(run())
+
+
+def test_what_strangers_say_is_not_even_taken_apart() -> None:
+    """It may be long: lists of partitions, of which each has to be read."""
+
+    async def run() -> None:
+        async with guarded_topics() as cluster:
+            for name, code in {"nobody": 401, "wrong password": 415, "consumer": 400}.items():
+                comer = TopicComer(name, cluster)
+                nonsense = RegisterRequestC2M("c", "g", "h", ("orders",), ("nonsense",), auth_info=comer.certificate())
+                assert await comer.code(nonsense) == code, name
+
+    asyncio.run(run())
+
+
+def test_who_does_not_lead_takes_nothing_apart() -> None:
+    async def stores(group: str, offsets: object) -> str:
+        return ""
+
+    answers: list[object] = []
+    nonsense = RegisterRequestC2M("c", "g", "h", ("orders",), ("nonsense",))
+    MasterPort(stores, 1000).submit(nonsense, RpcCall(RpcMethod.CONSUMER_REGISTER, b"", 1), 1, answers.append)
+    [answer] = answers
+    assert isinstance(answer, RpcFault)
+    assert answer.is_standby
 
 
 def test_proofs_are_a_bounded_memory() -> None:

@@ -52,13 +52,16 @@ from waltz_ray.topics.groups.room import no_room
 from waltz_ray.topics.groups.status import GroupStatus, ProducerStatus, status_of
 from waltz_ray.topics.groups.table import TopicPartition, TopicTable
 
-__all__ = ["TopicMaster"]
+__all__ = ["STANDBY", "TopicMaster"]
+
+STANDBY = "this actor does not lead: StandbyException, ask the next master"
+"""What clients are told who are not answered."""
 
 _LAST_EPOCH = (1 << 31) - 1  # IDs are signed 64-bit numbers for clients
 
 
 class TopicMaster:
-    """Leads from TookOver to SteppedDown; else it refuses everybody with STANDBY."""
+    """Leads from TookOver to SteppedDown; else it refuses everybody with ``GroupRefusal.STANDBY``."""
 
     def __init__(self, times: GroupTimes | None = None, limits: GroupLimits | None = None) -> None:
         self._times, self._limits = times or GroupTimes(), limits or GroupLimits()
@@ -156,8 +159,7 @@ class TopicMaster:
     ) -> None:
         """What ends in an answer."""
         if self._ids is None:
-            text = "this actor does not lead: StandbyException, ask the next master"
-            out.append(RefuseClient(event.call, GroupRefusal.STANDBY, text))
+            out.append(RefuseClient(event.call, GroupRefusal.STANDBY, STANDBY))
             return
         match event:
             case ProducerRegisters():

@@ -30,7 +30,7 @@ from waltz_ray.topics.groups.effects import (
 )
 from waltz_ray.topics.groups.events import BalanceDue, MasterEvent, OffsetsNotStored, OffsetsStored, TableKnown
 from waltz_ray.topics.groups.limits import GroupLimits, GroupTimes
-from waltz_ray.topics.groups.machine import TopicMaster
+from waltz_ray.topics.groups.machine import STANDBY, TopicMaster
 from waltz_ray.topics.groups.table import SlotPlace, TopicPartition, TopicTable
 from waltz_ray.topics.groups.words import (
     MasterRequest,
@@ -132,23 +132,24 @@ class MasterPort:
 
     def submit(self, request: TopicRequest, call: RpcCall, connection: int, answer: Answered) -> None:
         asked = cast(MasterRequest, request)  # the port lets no other through
+        if not self.machine.leads:
+            answer(FaultName.STANDBY.fault(STANDBY, call))
+            return
         number = next(self._calls)
         try:
+            known = self._known(asked)  # first: a long list of partitions takes its time, and is not read for strangers
+            if isinstance(known, Refusal):
+                answer(refused_with(asked, known.code, known.text))
+                return
             event = event_of(asked, number)
         except BadPayload as error:
             answer(refused_with(asked, TopicCode.BAD_REQUEST, str(error)))
-            return
-        known = self._known(asked)
-        if isinstance(known, Refusal):
-            answer(refused_with(asked, known.code, known.text))
             return
         self._asked[number] = _Asked(asked, call, answer, known)
         self.step(event)
 
     def _known(self, request: MasterRequest) -> KnownClient | Refusal:
-        """Who it is, if it may do that; nobody is looked at where this actor does not lead."""
-        if not self.machine.leads:
-            return KnownClient()
+        """Who it is, if it may do that. BadPayload."""
         access = self.access()
         known = known_at_master(access, request.auth_info, unix_ms())
         if isinstance(known, Refusal):
