@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import uuid
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,16 @@ def test_planned_again_it_comes_to_the_same_and_to_higher_sessions(disks: Disks)
     assert recovered is not None
     assert recovered_again is not None
     assert recovered[1].recovery != recovered_again[1].recovery
+
+
+def test_what_was_recovered_is_for_its_owner_only(disks: Disks) -> None:
+    """Passwords of topics' users are among it."""
+    before = os.umask(0)
+    try:
+        apply_recovery(plan_recovery(disks.directories), str(disks.path))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((disks.path / RECOVERED).stat().st_mode) == 0o600
 
 
 def test_one_disk_of_three_is_no_quorum(disks: Disks) -> None:

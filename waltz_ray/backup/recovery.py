@@ -155,13 +155,18 @@ def _write(into: str, plan: RecoveryPlan) -> None:
     path = Path(into) / RECOVERED
     temporary = path.with_suffix(".new")
     try:
-        with open(temporary, "w") as file:
+        with open(temporary, "w", opener=_for_its_owner) as file:
             file.write(json.dumps(fields, indent=1) + "\n")
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}; give the same command again") from error
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    """The passwords of topics' users are in it."""
+    return os.open(path, flags, 0o600)
 
 
 def read_recovered(directory: str) -> tuple[uuid.UUID, RecoveredNodes] | None:
