@@ -103,6 +103,19 @@ def test_ids_begin_at_1_and_never_come_twice(harness: Harness, store: ClusterSto
     assert [store.next_server_id(), other.next_server_id()] == [1, 2]
 
 
+@pytest.mark.parametrize("last", [-5, -2, (1 << 31) - 1])
+def test_what_somebody_has_put_in_place_of_the_last_id_is_named(
+    zookeeper: ZooKeeper, store: ClusterStore, root: str, last: int
+) -> None:
+    """The counter of clients is the one node that everybody may write."""
+    path = f"/{root}/ids/client"
+    zookeeper.set(path, znodes.encode_counter(last), zookeeper.get(path)[1])
+    with pytest.raises(CoordinationError, match=rf"{path}: no ID can follow {last}, which nobody was given"):
+        store.next_client_id()
+    zookeeper.set(path, znodes.encode_counter((1 << 31) - 2), zookeeper.get(path)[1])
+    assert store.next_client_id() == (1 << 31) - 1
+
+
 def test_servers_come_and_go(harness: Harness, store: ClusterStore, root: str) -> None:
     seen: Seen[dict[int, ServerDescriptor]] = Seen()
     watches = store.watch_servers(seen)

@@ -51,6 +51,8 @@ from waltz_ray.wire.znodes import AssignmentNode, ServerDescriptor
 
 __all__ = ["ClusterInfo", "ClusterStore", "AnnouncedReplica", "Watches"]
 
+_LAST_ID = (1 << 31) - 1  # of an int
+
 
 class AnnouncedReplica(NamedTuple):
     """The endpoint at which a replica listens; ``incarnation`` differs for every start of its actor."""
@@ -195,6 +197,11 @@ class ClusterStore:
         while True:
             data, version = self._zookeeper.get(path)
             value = znodes.decode_counter(path, data) + 1
+            if not 0 < value <= _LAST_ID:  # clients' counter may be written by everybody who reaches ZooKeeper
+                raise CoordinationError(
+                    f"ZooKeeper node {path}: no ID can follow {value - 1}, which nobody was given; set it to a higher "
+                    "one than all that were given out (four bytes, the highest first)"
+                )
             try:
                 self._zookeeper.set(path, znodes.encode_counter(value), version)
             except VersionConflict:
