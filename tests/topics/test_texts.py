@@ -21,6 +21,7 @@ from waltz_ray.topics.texts import (
     SubscribedPartition,
     TopicPlacement,
     checked_client_id,
+    checked_group,
     condition_text,
     consumer_id,
     parse_broker,
@@ -172,6 +173,14 @@ def test_what_is_wrong_is_named(parse: Callable[[str], Any], text: str, problem:
     assert problem in str(caught.value)
     assert str(caught.value).isascii()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["g\x1b[2J", "g\x07", "g\x9b1m", "g\u202e", "g\0", "g\ue000"])
+def test_a_groups_name_can_do_nothing_to_a_terminal(name: str) -> None:
+    """Whoever may consume says it, and operators see it: in tables and in logs."""
+    with pytest.raises(BadPayload, match="it is to be a printable name"):
+        checked_group(name)
+    assert checked_group("gr\u00fcppe") == "gr\u00fcppe"
 
 
 def test_as_many_as_a_group_may_have_are_read() -> None:

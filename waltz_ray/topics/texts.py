@@ -259,8 +259,8 @@ def checked_group(text: str) -> str:
     one."""
     if len(text) > MAX_CLIENT_ID:
         raise BadPayload(f"a group's name of {len(text)} characters, {MAX_CLIENT_ID} are the most")
-    if not text or _MEANT.search(text):
-        raise BadPayload(f"the group is {_shown(text)}: it is to be a name without # : , @ = or blanks")
+    if not text or _MEANT.search(text) or not text.isprintable():  # it is in logs and tables, on people's terminals
+        raise BadPayload(f"the group is {_shown(text)}: it is to be a printable name without # : , @ = or blanks")
     return text
 
 
