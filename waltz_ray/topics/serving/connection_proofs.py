@@ -32,5 +32,6 @@ class ConnectionProofs:
     def has(self, connection: int, user: str, password: str | None) -> bool:
         """Whether it was shown there; of nobody nothing has to be. ``password``: that of the user now, None = it is
         gone: what it may then, rights say."""
-        shown = self._users.get(connection, {}).get(user)
+        users = self._users.get(connection)
+        shown = None if users is None else users.get(user)
         return not user or (shown is not None and password in (None, shown))
