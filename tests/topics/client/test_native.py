@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.net.cutting_proxy import CuttingProxy
 from tests.net.test_tls import made
 from tests.topics.client.world import FAST, MemoryPlace, TopicWorld, topic_world
 from tests.topics.scenes import Crowd
@@ -33,6 +34,7 @@ from waltz_ray.errors import (
     TopicRefused,
 )
 from waltz_ray.net.backoff import Backoff
+from waltz_ray.net.connector import connect
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.topics import (
@@ -921,6 +923,41 @@ def test_t48_t52_connections_are_shared_recycled_and_opened_again() -> None:
             assert client.connections == 1
 
     run(scene())
+
+
+def test_a_connection_that_was_forgotten_in_between_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a proxy, which goes on to take what it is sent: TCP never says so."""
+    between: dict[Endpoint, CuttingProxy] = {}
+
+    async def through(make: Callable[[], TopicLink], host: str, port: int, *limits: Any) -> TopicLink:
+        target = Endpoint(host, port)
+        if target not in between:
+            between[target] = CuttingProxy(target)
+        return await connect(make, *between[target].endpoint, *limits)
+
+    monkeypatch.setattr(links_module, "connect", through)
+
+    async def scene() -> None:
+        async with topic_world() as world, world.client(replace(FAST, timeout_s=0.5)) as client:
+            producer = client.producer()
+            async with client.consumer("g", ["orders"]) as consumer:
+                await producer.send("orders", b"before", partition=0)
+                (batch,) = await pulled(consumer, 1)
+                for link in between.values():
+                    link.forget()
+                async with compat.timeout(LIMIT_S):
+                    await consumer.confirm(batch)
+                await world.confirmed("g", 0, 2)
+                await world.cluster.create("bills", 1)
+                await world.cluster.until(world.cluster.settled)
+                async with compat.timeout(LIMIT_S):
+                    await producer.send("bills", b"after")  # which its master is asked about first
+
+    try:
+        run(scene())
+    finally:
+        for link in between.values():
+            link.close()
 
 
 def test_who_consumes_is_told_when_the_partition_is_anothers() -> None:

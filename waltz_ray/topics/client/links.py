@@ -33,6 +33,7 @@ class TopicLink(Stream[TopicFrame]):
         self.endpoint = endpoint
         self.used_s = self._loop.time()
         """When it was last asked, or answered."""
+        self._heard_s = self.used_s
         self.closed = asyncio.Event()
         self._serials = itertools.count(1)
         self._asked: dict[int, asyncio.Future[TopicResponse | RpcFault]] = {}
@@ -51,7 +52,7 @@ class TopicLink(Stream[TopicFrame]):
         serial = next(self._serials) % _SERIALS
         answer: asyncio.Future[TopicResponse | RpcFault] = self._loop.create_future()
         self._asked[serial] = answer
-        self.used_s = self._loop.time()
+        asked_s = self.used_s = self._loop.time()
         self.send_bytes(
             encode_frame(serial, encode_call(RpcCall(method, data, method.service, timeout_ms=int(1000 * timeout_s))))
         )
@@ -59,13 +60,16 @@ class TopicLink(Stream[TopicFrame]):
             async with compat.timeout(timeout_s):
                 return await answer
         except TimeoutError:
-            raise TimeoutError(f"{self.endpoint} has not answered within {timeout_s:g} s") from None
+            silence = TimeoutError(f"{self.endpoint} has not answered within {timeout_s:g} s")
+            if self._heard_s < asked_s:  # nor anything else: something in between may have forgotten the connection
+                self.abort(silence)
+            raise silence from None
         finally:
             self._asked.pop(serial, None)
 
     def on_frame(self, frame: TopicFrame) -> None:
         serial, message = frame
-        self.used_s = self._loop.time()
+        self.used_s = self._heard_s = self._loop.time()
         answer = self._asked.get(serial)
         if answer is None or answer.done():
             return  # nobody waits for it any more
