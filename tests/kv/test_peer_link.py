@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.kv.dict_port import DictPort
+from tests.net.cutting_proxy import CuttingProxy
 from tests.net.test_tls import made
 from waltz_ray.client.credentials import NO_CREDENTIALS, Credentials
 from waltz_ray.errors import BadPayload
@@ -22,6 +23,7 @@ from waltz_ray.kv.serving.peers import Peers
 from waltz_ray.kv.serving.port import GatewayLimits
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.tls import ServerTls, server_context
+from waltz_ray.protocol.ids import Endpoint
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -174,6 +176,46 @@ def test_a_late_reply_is_nothing() -> None:
         port.let_go()
         assert await link.ask(Ping(), 5) == Ack()
         await link.close()
+        await gateway.close()
+
+    run(body())
+
+
+def test_a_connection_that_was_forgotten_in_between_is_made_anew() -> None:
+    """As by a proxy, which goes on to take what it is sent: TCP never says so."""
+
+    async def body() -> None:
+        gateway, server = await gateway_of(DictPort(), identity="key/ours")
+        with CuttingProxy(Endpoint.parse(server)) as between:
+            through = str(between.endpoint)
+            peers = Peers("me:1", Outgoing(), 0.1, space="key/ours")
+            assert await peers.has(through, 0, 1)
+            between.forget()
+            assert not await peers.has(through, 0, 1)
+            await until_has(peers, through)
+            assert between.accepted == 2
+            await peers.close()
+        await gateway.close()
+
+    run(body())
+
+
+def test_who_only_holds_an_answer_back_keeps_its_connection() -> None:
+    async def body() -> None:
+        port = DictPort()
+        gateway, server = await gateway_of(port)
+        with CuttingProxy(Endpoint.parse(server)) as between:
+            link = PeerLink(str(between.endpoint), "me:1", timeout_ms=100)
+            await link.ask(Ping(), 5)
+            port.holds = True
+            with pytest.raises(TimeoutError):
+                await link.ask(SecondaryHas(0, 1), 0.05)
+            with pytest.raises(TimeoutError):
+                await link.ask(SecondaryHas(0, 2), 0.3)  # longer than the time for a sign of life
+            port.let_go()
+            assert await link.ask(Ping(), 5) == Ack()
+            assert between.accepted == 1
+            await link.close()
         await gateway.close()
 
     run(body())

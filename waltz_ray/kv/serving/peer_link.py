@@ -14,7 +14,18 @@ from functools import partial
 from waltz_ray import compat
 from waltz_ray.client.credentials import NO_CREDENTIALS, Presented
 from waltz_ray.errors import BadPayload, WaltzError
-from waltz_ray.kv.messages import Command, Fail, FailCode, FailInfo, Goodbye, NewServer, Reply, ShowKvToken, SpaceMeant
+from waltz_ray.kv.messages import (
+    Command,
+    Fail,
+    FailCode,
+    FailInfo,
+    Goodbye,
+    NewServer,
+    Ping,
+    Reply,
+    ShowKvToken,
+    SpaceMeant,
+)
 from waltz_ray.kv.serving.port import ACK, courtesy
 from waltz_ray.kv.wire import (
     COMMAND_OPCODES,
@@ -52,7 +63,15 @@ class _PeerStream(Stream[KvFrame]):
         self.answered = True
         self._link.stream_ready(self)
 
+    def doubt(self, ping: bytes, timeout_ms: int) -> None:
+        """It is late with an answer. Whoever is there answers a ping, whatever else it waits for; a connection that
+        something in between has forgotten, or whose other end hangs, would stay for ever."""
+        if not self.ended:
+            self.send_bytes(ping)
+            self._wait("sign of life", timeout_ms, f"it has said nothing for {timeout_ms} ms, not even to a ping")
+
     def on_frame(self, frame: KvFrame) -> None:
+        self._wait_no_more("sign of life")
         opcode, replied_to, message_id, payload = frame
         assert payload is not None, "nothing is dropped here"
         if replied_to:
@@ -143,7 +162,8 @@ class PeerLink:
                 stream.send_bytes(encode_command(message_id, command))
                 return await future
             finally:
-                self._asked.pop(message_id, None)
+                if self._asked.pop(message_id, None) is not None:  # whoever asked has stopped waiting
+                    stream.doubt(encode_command(self._next_id(), Ping()), self._timeout_ms)
 
     def rest(self, seconds: float) -> None:
         """Dial no more for so long: it has said that it is shutting down. A connection that there is stays."""
