@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+import socket
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+import uvloop
 
 from tests.actors.bench_server import Wire
+from waltz_ray import compat
 from waltz_ray.errors import WireError
 from waltz_ray.net.limit import ConnectionLimit
+from waltz_ray.net.listener import listen
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.stream import FOREVER, Patience, Stream
 
@@ -186,17 +190,48 @@ def test_who_takes_again_is_not_closed() -> None:
     run(body())
 
 
-def test_who_takes_most_of_the_last_it_is_sent_is_closed_for_the_rest(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-
+def test_who_takes_some_at_the_end_has_to_take_the_rest_too() -> None:
     async def body() -> None:
         stream, wire = connected(taking=False, patience=Patience(untaken_ms=10, busy_bytes=100))
-        wire._end = lambda how: Ends._end(wire, how) if how == "aborted" else None  # type: ignore[arg-type, method-assign]
+
+        def end(how: str) -> None:
+            wire.ended = how
+            if how == "aborted":
+                Ends._end(wire, how)  # type: ignore[arg-type]
+
+        wire._end = end  # type: ignore[method-assign]
         stream.send_bytes(bytes(200))
         stream.finish("said what there was to say")
-        wire.unsent = 50  # below the transport's low mark
+        wire.unsent = 10
         stream.resume_writing()
         await ended(stream)
-        assert "it has taken nothing of 50 bytes" in caplog.text
 
     run(body())
+
+
+@pytest.mark.parametrize("loop_runs", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_who_stops_sending_has_to_take_what_is_left(loop_runs: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    """The transport closes once all is taken; who never does would have its connection for ever."""
+
+    async def body() -> None:
+        limit, made = ConnectionLimit("test", 1, 1), list[Shouting]()
+
+        def make() -> Shouting:
+            made.append(Shouting(Outgoing(), Patience(untaken_ms=50, busy_bytes=1 << 20), limit))
+            return made[-1]
+
+        listener = await listen("test", make, "127.0.0.1", 0)
+        with socket.create_connection(("127.0.0.1", listener.port)) as peer:
+            async with compat.timeout(10):
+                while not made or made[0]._transport is None:
+                    await asyncio.sleep(0.001)
+                (stream,) = made
+                while stream.unsent_bytes < 1 << 19:
+                    stream.send_bytes(bytes(1 << 16))
+                peer.shutdown(socket.SHUT_WR)
+                await ended(stream)
+        assert not limit.open
+        assert not stream._timers
+        listener.close()
+
+    loop_runs(body())

@@ -294,8 +294,8 @@ class Stream(Opening, Generic[F]):
     def resume_writing(self) -> None:
         self.busy = False
         self._wait_no_more("taking")
-        if self._cause is not None and self.unsent_bytes:  # it ends when the rest is taken: that, too, in some time
-            self._await_taking()
+        if self.unsent_bytes and self._transport is not None and self._transport.is_closing():
+            self._await_taking()  # it has taken some, and has to take the rest
         self.on_writable()
 
     def eof_received(self) -> bool:
@@ -305,6 +305,8 @@ class Stream(Opening, Generic[F]):
         except WireError as error:
             log.warning("%s: %s", self.peer, error)
             self._because(WireError(f"{self.peer}: {error}"))
+        if self.unsent_bytes:  # the transport closes once that is taken: by a peer that may only have stopped sending
+            self._await_taking()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
