@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.client.fake_server import FakeServer
-from waltz_ray.client import RangeReader
+from tests.net.cutting_proxy import CuttingProxy
+from waltz_ray.client import RangeReader, range_reader
 from waltz_ray.errors import DataUnavailable, InvalidInput, ZooKeeperUnreachable
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.records import RecordBatch
@@ -66,6 +67,19 @@ def test_goes_on_while_zookeeper_is_away(server: FakeServer) -> None:
         assert away, "nobody was needed to say where the server is"
         assert reader.high_water_mark(0) == 0
         assert not away, "but the one who knows the mark is looked for: another one may have replaced it"
+
+
+def test_a_connection_on_which_nothing_comes_does_not_use_up_the_time(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something in between has forgotten it, or its server hangs and another one has the partition by now."""
+    monkeypatch.setattr(range_reader, "_ANSWER_S", 0.2)
+    server.append_directly(0, [b"a", b"b"])
+    with CuttingProxy(server.endpoint) as between, RangeReader(lambda partition: between.endpoint, 10.0) as reader:
+        assert reader.high_water_mark(0) == 1
+        between.forget()
+        assert sum(map(len, reader.read_range(0, 0, 2))) == 2
+        assert between.accepted == 2
 
 
 def test_gives_up_in_time() -> None:

@@ -37,6 +37,8 @@ __all__ = ["RangeReader"]
 
 T = TypeVar("T")
 
+_ANSWER_S = 5.0  # a server that says nothing must not use up the time for another one, or for another connection
+
 
 class _Connection:
     """One greeted connection; one question at a time."""
@@ -78,8 +80,9 @@ class _Connection:
 class RangeReader:
     """Reads from whichever server ``resolve(partition_id)`` names (None: nobody at the moment).
 
-    ``resolve`` is asked again only when a server cannot be used; after ``timeout_s`` without an answer
-    DataUnavailable names the partition and the reason. Not for use by several threads at once.
+    ``resolve`` is asked again only when a server cannot be used, or has not answered within five seconds; after
+    ``timeout_s`` without an answer DataUnavailable names the partition and the reason. Not for use by several threads
+    at once.
     """
 
     def __init__(
@@ -185,8 +188,9 @@ class RangeReader:
             endpoint = self._owners.pop(partition_id, None) or self._resolve(partition_id)
             if endpoint is None:
                 raise DataUnavailable("no server owns it")
+            limit_s = min(_ANSWER_S, left_s)
             try:
-                answer = ask(self._connection(endpoint, left_s), left_s)
+                answer = ask(self._connection(endpoint, limit_s), limit_s)
             except BaseException:
                 self._forget(endpoint)
                 raise
