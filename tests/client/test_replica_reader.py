@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.security.keys import keyring
+from waltz_ray.client.readers import replica_reader
 from waltz_ray.client.readers.locations import ReplicaView
 from waltz_ray.client.readers.replica_reader import ReplicaReader
-from waltz_ray.errors import ReplicaRefused
+from waltz_ray.errors import DataUnavailable, ReplicaRefused
 from waltz_ray.protocol.authentication import Role
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, Endpoint
 from waltz_ray.protocol.messages.replica import (
@@ -19,11 +21,13 @@ from waltz_ray.protocol.messages.replica import (
     ReadTimes,
     RefusalCode,
     Refused,
+    ReplicaReply,
     State,
     StateReply,
     TimeFound,
     Times,
 )
+from waltz_ray.wire.replica_codec import decode_replica, encode_replica
 
 SESSION, END, LOW = 5, 900, {0: 100, 1: 300, 2: 200}
 VIEW = ReplicaView(SESSION, frozenset({0, 1, 2}), 2, {n: Endpoint("127.0.0.1", 1 + n) for n in range(3)})
@@ -104,3 +108,61 @@ def test_where_a_log_ends_is_known_when_so_many_have_said_so_that_a_quorum_has_n
 def test_where_all_members_are_behind_who_has_most_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reader_of(monkeypatch, {0, 1, 2}, (), {0: 500, 1: 700, 2: 700}).first_id_at(0, 7_000) == 700
     assert reader_of(monkeypatch, {0, 1, 2}, (), {0: 500, 1: 700, 2: 600}).times(0, 800, 801) == ()
+
+
+class _Interrupted:
+    """A connection to a replica of partition 3, which answers what it is asked in turn; the first wait is cut short."""
+
+    def __init__(self) -> None:
+        self.asked: deque[Any] = deque()
+        self.waits = 0
+        self.open = True
+
+    def settimeout(self, timeout_s: float) -> None: ...
+
+    def send(self, *parts: bytes) -> None:
+        self.asked.append(decode_replica(b"".join(parts)))
+
+    def receive(self) -> bytes:
+        self.waits += 1
+        if self.waits == 1:
+            raise KeyboardInterrupt
+        request = self.asked.popleft()
+        answer: ReplicaReply = StateReply(3, request.session_id, SESSION, 0, 0, END, False)
+        if isinstance(request, FindTime):
+            answer = TimeFound(3, request.session_id, 800)
+        return b"".join(encode_replica(answer))
+
+    def close(self) -> None:
+        self.open = False
+
+
+def reader_over(monkeypatch: pytest.MonkeyPatch) -> tuple[ReplicaReader, list[_Interrupted]]:
+    opened: list[_Interrupted] = []
+
+    def open_stream(*_: object) -> _Interrupted:
+        opened.append(_Interrupted())
+        opened[-1].waits = len(opened) - 1
+        return opened[-1]
+
+    monkeypatch.setattr(replica_reader, "open_stream", open_stream)
+    view = ReplicaView(SESSION, frozenset({0}), 1, {0: VIEW.endpoints[0]})
+    return ReplicaReader(lambda partition_id: view, keyring(Role.READER), 0.2), opened
+
+
+def test_the_answer_to_a_question_that_was_interrupted_is_not_taken_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader, opened = reader_over(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        reader.first_id_at(3, 7_000)
+    assert reader.committed_mark(3) == END
+    assert [each.open for each in opened] == [False, True]
+
+
+def test_an_answer_about_another_partition_counts_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, _ = reader_over(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        reader.first_id_at(3, 7_000)
+    with pytest.raises(DataUnavailable, match="answered for partition 3"):
+        reader.committed_mark(4)

@@ -303,7 +303,9 @@ class ReplicaReader:
             stream.settimeout(timeout_s)
             stream.send(*encode_replica(request))
             answer = decode_replica(stream.receive())
-        except (OSError, WireError):
+            if answer.partition_id != request.partition_id:
+                raise WireError(f"replica {number} answered for partition {answer.partition_id}")
+        except BaseException:  # Ctrl-C in a notebook, too
             self._forget(endpoint)  # an answer that comes late must not be taken for the next one's
             raise
         if isinstance(answer, Refused) and not may_refuse:
