@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,7 +21,7 @@ from waltz_ray.config import ServerConfig
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.authentication import Role, Secret
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.messages.replica import Read, Records, ReplicaReply
+from waltz_ray.protocol.messages.replica import Read, Records, ReplicaReply, StateReply
 from waltz_ray.protocol.partition.events import SessionConfirmed
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.session_types import ReplicaAvailable, ReplicaLost, SessionEvent
@@ -165,3 +166,38 @@ def test_a_record_that_is_longer_than_clients_frames_may_be_now_is_read_all_the_
         await asyncio.to_thread(endpoint.stop)
 
     asyncio.run(run())
+
+
+def test_a_read_that_is_not_answered_ends_the_link_though_orders_are() -> None:
+    """The connections are two: what comes over one says nothing about the other, which a router may have forgotten."""
+    released = threading.Event()
+
+    def answer(asked: Any, connection: object) -> list[ReplicaReply]:
+        if any(isinstance(request, Read) for request in asked):
+            released.wait(60)
+        return [StateReply(0, request.session_id, 1, -1, -1, -1, False) for request in asked]
+
+    async def run() -> None:
+        endpoint = ReplicaEndpoint(answer, doorkeeper())
+        heard: asyncio.Queue[SessionEvent | SessionConfirmed] = asyncio.Queue()
+        drivers = Listening(lambda _, event: heard.put_nowait(event), 0)
+        config = ServerConfig(replica_timeout_ms=300)
+        link = ReplicaLink(0, uuid.uuid4(), config, drivers, Outgoing(), Pool(1), keyring())
+        link.move_to(endpoint.start())
+        await _until(heard, ReplicaAvailable)
+        reading = asyncio.ensure_future(link.read(Read(0, -1, 0, 1, 100)))
+        async with compat.timeout(20):
+            while not reading.done() and link.up:
+                link.confirm(0, 1, 7)
+                assert await heard.get() == SessionConfirmed(1, 0, 7) or not link.up
+                await asyncio.sleep(0.02)  # orders go on all the time
+            with pytest.raises(ConnectionError, match="no answer for 300 ms"):
+                await reading
+        released.set()
+        await link.close()
+        await asyncio.to_thread(endpoint.stop)
+
+    try:
+        asyncio.run(run())
+    finally:
+        released.set()

@@ -180,7 +180,7 @@ class _Stream(GreetedStream):
 
     def on_frame(self, frame: memoryview) -> None:
         message = decode_replica(frame)
-        self.link.heard_at = self._loop.time()
+        self.link.heard_at[self.bulk] = self._loop.time()
         if type(message) is Appended and not self.bulk:  # nearly always
             self.link.on_appended(message)
         elif not isinstance(message, ReplicaReply):
@@ -223,7 +223,7 @@ class ReplicaLink:
         self.replica_id = replica_id
         self.config = config
         self.outgoing = outgoing
-        self.heard_at = 0.0
+        self.heard_at = [0.0, 0.0]  # over the live stream, and over the bulk stream
         self.refusals: Counter[RefusalCode] = Counter()
         self.silent, self.denied = Seldom(_LOG_EVERY_S), Seldom(_LOG_EVERY_S)
         self.prove: Prove = partial(keyring.open, replica_id)
@@ -290,7 +290,7 @@ class ReplicaLink:
         while not self._closed:  # Python 3.10: it may be cancelled and only be told that a time is over
             self._changed.clear()
             if self._endpoint is not None and self._live is None and self._bulk is None:
-                self.heard_at = loop.time()
+                self.heard_at = [loop.time()] * 2
                 try:
                     # Limited: a host that does not answer is asked again by the kernel up to a minute later only.
                     timeout_ms = self.config.replica_timeout_ms
@@ -331,7 +331,7 @@ class ReplicaLink:
         self._ready.add(stream.bulk)
         if len(self._ready) == 2 and not self._up:
             self._up, self._not_believed = True, False
-            self.heard_at = asyncio.get_running_loop().time()
+            self.heard_at = [asyncio.get_running_loop().time()] * 2
             self._tell_all(ReplicaAvailable(NO_SUCH_SESSION, self.replica_id))
 
     def stream_closed(self, stream: _Stream, error: Exception) -> None:
@@ -370,10 +370,12 @@ class ReplicaLink:
         if not self._up:
             return  # how long a HELLO may take the streams know
         assert self._live is not None
-        if not (self._waiting or self._orders or self._reads):
-            self.heard_at = now
-        elif (now - self.heard_at) * 1000 > self.config.replica_timeout_ms:
-            self._disconnect(f"no answer for {self.config.replica_timeout_ms} ms")
+        for bulk, waits in ((False, self._waiting or self._orders), (True, self._reads)):
+            if not waits:
+                self.heard_at[bulk] = now
+            elif (now - self.heard_at[bulk]) * 1000 > self.config.replica_timeout_ms:
+                self._disconnect(f"no answer for {self.config.replica_timeout_ms} ms")
+                break
         # Behind the others, that is: where all disks are slow, a quorum would be cut off and nothing gained.
         behind = 0 if self._live is None else self._live.unsent_bytes - self._queue.used_bytes
         if behind > self.config.replica_lag_bytes:
@@ -410,7 +412,7 @@ class ReplicaLink:
         """``frame`` is a whole Append frame that ends with ``last_id``; one frame serves all replicas."""
         if self._up and self._live is not None:
             if not self._waiting and not self._orders:
-                self.heard_at = asyncio.get_running_loop().time()
+                self.heard_at[False] = asyncio.get_running_loop().time()
             self._waiting[partition_id, session_id] = last_id
             self._live.send_bytes(frame)
         else:
