@@ -174,7 +174,8 @@ class KazooZooKeeper:
         self._listeners: dict[Watch, None] = {}
         # Quick reconnects: a failover must not wait for a back-off meant for a busy server.
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.2, max_delay=1.0)
-        retry.retry_exceptions += OSError, MemoryError  # else kazoo's thread ends there, and no session comes any more
+        # Whatever it meets (no handles, an answer that cannot be): else kazoo's thread ends, and no session ever comes.
+        retry.retry_exceptions += (Exception,)
         log = _KazooLog(logging.getLogger("kazoo.client"))
         try:
             self._client = KazooClient(
@@ -372,12 +373,14 @@ class KazooZooKeeper:
         return None if access is NodeAccess.READ else self._acls.get(access)
 
     def _call(self, path: str, function: Callable[..., Any], *arguments: object, **options: object) -> Any:
+        answer = function(*arguments, **options)
         try:
-            return function(*arguments, **options).get(block=True, timeout=self._call_timeout_s)
-        except KazooTimeoutError as error:
+            return answer.get(block=True, timeout=self._call_timeout_s)
+        except (KazooTimeoutError, KazooException) as error:
             raise self._translated(path, error) from error
-        except KazooException as error:
-            raise self._translated(path, error) from error
+        except Exception as error:  # of kazoo, which could not read the answer: bytes that were changed on their way
+            why = f"the answer from {self.hosts} makes no sense: {error!r}"
+            raise ZooKeeperUnreachable(f"ZooKeeper node {path}: {why}; a write may have happened") from error
 
     def _translated(self, path: str, error: Exception) -> CoordinationError:
         if isinstance(error, _UNREACHABLE):
