@@ -149,6 +149,10 @@ def test_damaged_payloads_are_sense_or_refused(line: Golden) -> None:
     ("opcode", "payload", "why"),
     [
         (Opcode.SET_STRING, "00000000 00000001 00000000 00000000 ffffffff", "a length of 4294967295"),
+        (Opcode.SERVERLIST, "00010001" + "00" * 4 * 65_537, "65537 servers, 65536 are the most"),
+        (Opcode.HASHMASKS, "0001ffff 00010001" + "00" * 8 * 65_537, "65537 hashmasks, 65536 are the most"),
+        (Opcode.GET_MANY, "0000 00010001" + "00" * 2 * 65_537, "65537 names, 65536 are the most"),
+        (Opcode.PUT, "0000" + "00" * 24 + "00 00010001" + "00" * 8 * 65_537, "65537 writes, 65536 are the most"),
         (Opcode.SERVERLIST, "7fffffff 00000001 61", "2147483647 servers do not fit"),
         (Opcode.SERVERLIST, "00000001 ff", "no UTF-8"),
         (Opcode.SERVERLIST, "00000001 00000001 ff", "no UTF-8"),

@@ -14,6 +14,7 @@ HEADER = struct.Struct(">HHII")
 
 _UINT = struct.Struct(">I")
 _SHORT = struct.Struct(">H")
+_MOST = 65_536  # of a batch's writes or names 4096 are done, and there are 4096 buckets
 
 
 def packed_string(content: bytes) -> bytes:
@@ -62,10 +63,13 @@ class PayloadReader:
         return self.take(self.unpack(_SHORT)[0])
 
     def count(self, what: str, least_bytes_each: int) -> int:
-        """How many ``what`` follow; BadPayload if they cannot all be there."""
+        """How many ``what`` follow; BadPayload if they cannot all be there, or are more than anybody needs: each
+        becomes an object, and the millions in a long frame would hold up an actor for seconds."""
         found: int = self.unpack(_UINT)[0]
         if found * least_bytes_each > self.left:
             raise BadPayload(f"{found} {what} do not fit in the {self.left} bytes that are left")
+        if found > _MOST:
+            raise BadPayload(f"{found} {what}, {_MOST} are the most")
         return found
 
     def end(self) -> None:

@@ -91,11 +91,9 @@ def _read_capabilities(payload: bytes) -> Capabilities:
 def _read_serverlist(payload: bytes) -> ServerList:
     """Either dialect's: a count, or the length of the only one, which is then all there is."""
     reader = PayloadReader(payload)
-    (count,) = reader.unpack(_UINT)
-    if count and count == reader.left:
-        return ServerList((_text(reader.take(count)),))
-    if count * 4 > reader.left:
-        raise BadPayload(f"{count} servers do not fit in the {reader.left} bytes that are left")
+    if len(payload) > _UINT.size and _UINT.unpack_from(payload)[0] == len(payload) - _UINT.size:
+        return ServerList((_text(payload[_UINT.size :]),))
+    count = reader.count("servers", _UINT.size)
     servers = tuple([_text(reader.string()) for _ in range(count)])
     reader.end()
     return ServerList(servers)
