@@ -236,6 +236,22 @@ def test_what_strangers_say_is_not_even_taken_apart() -> None:
     asyncio.run(run())
 
 
+def test_a_heartbeat_names_no_more_than_a_slot_has() -> None:
+    """Who has shown who he is may send one, without a right: each partition costs the slot some microseconds."""
+
+    async def run() -> None:
+        async with guarded_topics() as cluster:
+            comer = TopicComer("no right", cluster)
+            for count, code in {1024: 200, 1025: 400}.items():
+                places = tuple(f"1:127.0.0.1:80#topic{number}:0" for number in range(count))
+                assert await comer.code(HeartBeatRequestC2B("c", "g", 0, places, auth_info=comer.token())) == code
+            many = tuple(f"c@g#1:127.0.0.1:80#topic{number}:0" for number in range(16_385))
+            for more, code in {many[1:]: 411, many: 400}.items():  # to the master, of which the consumer is none
+                assert await comer.code(HeartRequestC2M("c", "g", more, True, auth_info=comer.certificate())) == code
+
+    asyncio.run(run())
+
+
 def test_who_does_not_lead_takes_nothing_apart() -> None:
     async def stores(group: str, offsets: object) -> str:
         return ""

@@ -27,6 +27,7 @@ __all__ = [
     "MAX_CONDITIONS",
     "MAX_FILTERS",
     "MAX_FILTER_LENGTH",
+    "MAX_PLACES",
     "MAX_REQUIRED",
     "BrokerAddress",
     "BrokerStores",
@@ -60,8 +61,10 @@ MAX_FILTER_LENGTH = 256
 """Characters of one of them."""
 MAX_CONDITIONS = 256
 """Topics of one client."""
+MAX_PLACES = 1024
+"""Partitions that a consumer has at one slot, which has one of each topic."""
 MAX_REQUIRED = 16_384
-"""Partitions of a bound group, in one request."""
+"""Partitions of which one request to a master may speak."""
 
 # Texts come from strangers: what is more than that is counted, which is quick, and not read.
 _PIECES = 4 * MAX_FILTERS  # blanks and what comes twice among them

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from waltz_ray.errors import BadPayload
 from waltz_ray.topics import texts
@@ -120,7 +120,9 @@ def _bound(request: RegisterRequestC2M) -> BoundTerms:
     )
 
 
-def _reported(subscriptions: Iterable[str]) -> dict[TopicPartition, SlotPlace]:
+def _reported(subscriptions: Sequence[str]) -> dict[TopicPartition, SlotPlace]:
+    if len(subscriptions) > texts.MAX_REQUIRED:
+        raise BadPayload(f"{len(subscriptions)} partitions, {texts.MAX_REQUIRED} are the most")
     found: dict[TopicPartition, SlotPlace] = {}
     for each in subscriptions:
         place = texts.parse_subscription(each).place

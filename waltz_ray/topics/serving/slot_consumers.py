@@ -118,6 +118,8 @@ class SlotConsumers:
     def heartbeat(self, request: HeartBeatRequestC2B, answer: Answered) -> None:
         """m16."""
         try:
+            if len(request.partition_info) > texts.MAX_PLACES:
+                raise BadPayload(f"{len(request.partition_info)} partitions, {texts.MAX_PLACES} are the most here")
             places = [texts.parse_place(each) for each in request.partition_info]
         except BadPayload as error:
             answer(HeartBeatResponseB2C(False, TopicCode.BAD_REQUEST, str(error)))
