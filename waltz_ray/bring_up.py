@@ -375,7 +375,7 @@ def _numbers(actors: Sequence[str], kind: str) -> list[int]:
 def _one_at_a_time(directory: str, progress: Progress) -> Iterator[None]:
     """The directory is there, and nobody else brings a cluster up in it. InvalidInput if it cannot be had."""
     try:
-        Path(directory).mkdir(parents=True, exist_ok=True)
+        Path(directory).mkdir(mode=0o755, parents=True, exist_ok=True)
         lock = open(os.path.join(directory, cluster_file.LOCK), "w")  # noqa: SIM115 - what fails here has a name
     except OSError as error:
         why = "it is a file" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror

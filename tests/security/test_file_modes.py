@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from waltz_ray.actors import local_ray
+from waltz_ray.bring_up import _one_at_a_time
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.projections.projection_file import ProjectionFile
 from waltz_ray.storage.cluster_memory import MEMORY_FILE, write_memory
@@ -29,6 +31,18 @@ def mode_of(path: Path) -> int:
 def test_nobody_else_reads_what_a_replica_writes(tmp_path: Path) -> None:
     write_memory(OsDisk(), str(tmp_path), {"nodes": {"/store/topics/access": '{"users": {"alice": "her password"}}'}})
     assert mode_of(tmp_path / MEMORY_FILE) == 0o600
+
+
+def test_nobody_else_puts_files_in_place_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_ray, "_LONGEST_TEMPORARY", 4096)
+    OsDisk().mkdir(str(tmp_path / "replica-0"))
+    ProjectionFile(tmp_path / "kv" / "state.lmdb", {"cluster": "c"}, [b"items"]).close()
+    with _one_at_a_time(str(tmp_path / "cluster"), lambda text: None):
+        pass
+    local_ray._temporary(tmp_path)
+    assert {each.name: mode_of(each) for each in tmp_path.iterdir()} == dict.fromkeys(
+        ("replica-0", "kv", "cluster", "ray"), 0o755
+    )
 
 
 def test_nobody_else_reads_projections(tmp_path: Path) -> None:

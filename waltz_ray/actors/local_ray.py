@@ -65,7 +65,7 @@ def start(directory: Path, dashboard: bool = True, deadline_s: float = 60.0) -> 
 
 def launch(directory: Path, dashboard: bool = True) -> LocalRay:
     """Make the process of a head and return; its output goes to ``directory``/ray/start.log."""
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     temporary = _temporary(directory)
     ports = _free_ports(6)
     port, client_port, dashboard_port, agent_port = ports[:4]
@@ -127,7 +127,7 @@ def _temporary(directory: Path) -> Path:
     if inside.exists():
         shutil.rmtree(before, ignore_errors=True)
         inside.rename(before)
-    inside.mkdir()
+    inside.mkdir(mode=0o755)
     if len(os.fsencode(inside)) <= _LONGEST_TEMPORARY:
         return inside
     link = Path(tempfile.mkdtemp(prefix=_SHORT, dir="/tmp"), "ray")

@@ -106,7 +106,7 @@ def restore(
     seed = Seed(uuid.uuid4(), manifest.spaces, *ids, generations, trim_marks, hold, sets, documents)
     restored = RestoredCluster(config, seed, ends, target.shown)
     try:
-        os.makedirs(into, exist_ok=True)
+        os.makedirs(into, 0o755, exist_ok=True)
         write_restored(into, restored)
         _write_replicas(target, manifest, restored, into, shown)
         write_restored(into, restored.finished)

@@ -88,7 +88,7 @@ class ProjectionFile:
         self._damaged = False
         try:
             self._boot = boot_id() if boot is None else boot
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._lock = self._locked()
             try:
                 self._begin()

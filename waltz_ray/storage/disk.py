@@ -222,7 +222,7 @@ class OsDisk:
         os.unlink(path)
 
     def mkdir(self, path: str) -> None:
-        os.mkdir(path)
+        os.mkdir(path, 0o755)  # nobody else puts a file, or a link, in place of ours
 
     def listdir(self, path: str) -> list[str]:
         return sorted(os.listdir(path))
