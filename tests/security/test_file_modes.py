@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.backup.test_seeding import SEED
 from waltz_ray.actors import local_ray
+from waltz_ray.backup.restored import RESTORED, RestoredCluster, write_restored
 from waltz_ray.bring_up import _one_at_a_time
+from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
+from waltz_ray.finding import cluster_file
+from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.projections.projection_file import ProjectionFile
 from waltz_ray.storage.cluster_memory import MEMORY_FILE, write_memory
 from waltz_ray.storage.disk import OsDisk
@@ -43,6 +48,12 @@ def test_nobody_else_puts_files_in_place_of_ours(tmp_path: Path, monkeypatch: py
     assert {each.name: mode_of(each) for each in tmp_path.iterdir()} == dict.fromkeys(
         ("replica-0", "kv", "cluster", "ray"), 0o755
     )
+
+
+def test_nobody_else_writes_what_commands_go_by(tmp_path: Path) -> None:
+    cluster_file.write(ClusterFile("c", str(tmp_path), 1, 1, 1))
+    write_restored(tmp_path, RestoredCluster(ClusterConfig("c", str(tmp_path)), SEED, {0: 5}, "backup"))
+    assert {each.name: mode_of(each) for each in tmp_path.iterdir()} == dict.fromkeys(("cluster.json", RESTORED), 0o644)
 
 
 def test_nobody_else_reads_projections(tmp_path: Path) -> None:

@@ -133,12 +133,17 @@ def write_restored(directory: str | os.PathLike[str], restored: RestoredCluster)
     """Atomically, and durable when this returns. OSError."""
     path = Path(directory) / RESTORED
     temporary = path.with_suffix(".new")
-    with open(temporary, "w") as file:
+    with open(temporary, "w", opener=_for_its_owner) as file:
         file.write(json.dumps(restored._fields(), indent=1) + "\n")
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
     _sync_directory(directory)
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    """To write: who may do what in the cluster that begins from it is in it."""
+    return os.open(path, flags, 0o644)
 
 
 def forget_restored(directory: str | os.PathLike[str]) -> None:

@@ -130,10 +130,16 @@ def write(cluster: ClusterFile) -> None:
     path = Path(cluster.directory) / _NAME
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
-        temporary.write_text(json.dumps({"version": _VERSION} | asdict(cluster), indent=1) + "\n")
+        with open(temporary, "w", opener=_for_its_owner) as file:
+            file.write(json.dumps({"version": _VERSION} | asdict(cluster), indent=1) + "\n")
         temporary.replace(path)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    """To write: whom ``waltz down`` ends is in it."""
+    return os.open(path, flags, 0o644)
 
 
 @contextmanager
