@@ -145,6 +145,51 @@ def test_long_rows_among_short_ones_do_not_travel_together(sink: WaltzDatasink) 
     assert [piece.data for piece in sink.pieces([table], 0)] == [piece.data for piece in sink.pieces([table], 0)]
 
 
+@pytest.mark.parametrize("index", [pa.int8(), pa.int32(), pa.uint64()])
+def test_a_piece_has_no_more_of_a_dictionary_than_its_rows_need(
+    sink: WaltzDatasink, server: FakeServer, index: pa.DataType
+) -> None:
+    words = [f"a long word, {i:030d}" for i in range(120)]
+    kind = pa.dictionary(index, pa.string())
+    column = pa.DictionaryArray.from_arrays(pa.array([*range(120), None], index), [*words, "of no row"])
+    other = pa.DictionaryArray.from_arrays(pa.array([0], index), ["of another chunk"])
+    table = pa.table({"number": list(range(122)), "word": pa.chunked_array([column, other])})
+    pieces = list(sink.pieces([table], 0))
+    assert len(pieces) < 122
+    assert all(len(piece.data) < 3000 for piece in pieces)
+    assert all(pa.ipc.open_stream(piece.data).schema.field("word").type == kind for piece in pieces)
+    sink.write([table], task(0))
+    assert rows_in(server) == table.to_pylist()
+
+
+def test_a_dictionary_with_an_order_keeps_it(sink: WaltzDatasink, server: FakeServer) -> None:
+    words = [f"a long word, {i:030d}" for i in range(50)]
+    column = pa.DictionaryArray.from_arrays(pa.array([40, 3, 17, None], pa.int8()), words, ordered=True)
+    table = pa.table({"number": [0, 1, 2, 3], "word": column})
+    for piece in sink.pieces([table], 0):
+        assert pa.ipc.open_stream(piece.data).read_all()["word"].chunk(0).dictionary.to_pylist() == words
+    sink.write([table], task(0))
+    assert rows_in(server) == table.to_pylist()
+
+
+@pytest.mark.parametrize("kind", ["string_view", "binary_view", "list_view", "list of a dictionary"])
+def test_what_slices_of_a_column_share_is_not_brought_along_by_every_row(sink: WaltzDatasink, kind: str) -> None:
+    texts = [f"a long text, {i:030d}" for i in range(1000)]
+    columns = {
+        "string_view": lambda: pa.array(texts, pa.string_view()),
+        "binary_view": lambda: pa.array(map(str.encode, texts), pa.binary_view()),
+        "list_view": lambda: pa.array([[i, i] for i in range(1000)], pa.list_view(pa.int64())),
+        "list of a dictionary": lambda: pa.ListArray.from_arrays(range(1001), pa.array(texts).dictionary_encode()),
+    }
+    table = pa.table({"column": columns[kind]()})
+    pieces = list(sink.pieces([table], 0))
+    assert len(pieces) < 500
+    found = [row for piece in pieces for row in pa.ipc.open_stream(piece.data).read_all().to_pylist()]
+    assert found == table.to_pylist()
+    if kind in ("string_view", "binary_view"):
+        assert sum(len(piece.data) for piece in pieces) < 8 * table.nbytes
+
+
 def test_a_block_whose_column_has_no_value_goes_with_the_others(sink: WaltzDatasink, server: FakeServer) -> None:
     nothing = pa.table({"number": [1], "text": pa.nulls(1), "list": [[]]})
     sink.write([nothing, pa.table({"number": [2], "text": ["x"], "list": [["y"]]})], task(0))

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from ray.data import Datasink
 from ray.data.block import BlockAccessor
 
@@ -106,7 +107,7 @@ class WaltzDatasink(Datasink[int]):
             if table.num_rows:
                 size = max(1, table.num_rows * self._piece_bytes // max(1, table.nbytes))
                 for start in range(0, table.num_rows, size):
-                    yield from _short(table.slice(start, size), 2 * self._piece_bytes)
+                    yield from _short(_alone(table.slice(start, size)), 2 * self._piece_bytes)
 
 
 def _short(rows: Any, most_bytes: int) -> Iterator[Any]:
@@ -115,8 +116,38 @@ def _short(rows: Any, most_bytes: int) -> Iterator[Any]:
     if half == 0 or rows.nbytes <= most_bytes:
         yield rows
         return
-    yield from _short(rows.slice(0, half), most_bytes)
-    yield from _short(rows.slice(half), most_bytes)
+    parts = [_alone(part) for part in (rows.slice(0, half), rows.slice(half))]
+    if sum(part.nbytes for part in parts) > 1.5 * rows.nbytes:  # each brings along what they share
+        yield rows
+        return
+    for part in parts:
+        yield from _short(part, most_bytes)
+
+
+def _alone(rows: Any) -> Any:
+    """A slice has all of a column's dictionary, and all texts of a view, and each piece would bring that along: now
+    what its rows need of it."""
+    for number, field in enumerate(rows.schema):
+        for is_kind, alone in _SHARING:
+            if is_kind(field.type):
+                chunks = [alone(chunk) for chunk in rows.column(number).chunks]
+                rows = rows.set_column(number, field, pa.chunked_array(chunks, field.type))
+    return rows
+
+
+def _own_dictionary(values: Any) -> Any:
+    if values.type.ordered or len(values.dictionary) <= len(values):  # an order is one of all the values
+        return values
+    used = values.indices.drop_null().unique()
+    indices = pc.index_in(values.indices, value_set=used).cast(values.type.index_type)
+    return pa.DictionaryArray.from_arrays(indices, values.dictionary.take(used))
+
+
+_SHARING: tuple[tuple[Callable[[Any], bool], Callable[[Any], Any]], ...] = (
+    (pa.types.is_dictionary, _own_dictionary),
+    (pa.types.is_string_view, lambda texts: texts.cast(pa.large_string()).cast(texts.type)),
+    (pa.types.is_binary_view, lambda datas: datas.cast(pa.large_binary()).cast(datas.type)),
+)
 
 
 class _Attempt:
