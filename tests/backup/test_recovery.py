@@ -109,6 +109,22 @@ def test_everything_is_planted_as_it_was_and_only_what_was_never_committed_is_cu
     assert read_recovered(str(disks.path)) is None
 
 
+def test_what_is_to_be_brought_up_survives_a_loss_of_power(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logs are cut by then, and one who brings up what is left would begin another cluster."""
+    synced: list[tuple[str, bool]] = []
+    plan, fsync = plan_recovery(disks.directories), os.fsync
+
+    def noted(handle: int) -> None:
+        fsync(handle)
+        synced.append((os.readlink(f"/proc/self/fd/{handle}"), (disks.path / RECOVERED).exists()))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    apply_recovery(plan, str(disks.path))
+    assert synced[-1] == (str(disks.path), True)
+    forget_recovered(str(disks.path))
+    assert synced[-1] == (str(disks.path), False)
+
+
 def test_planned_again_it_comes_to_the_same_and_to_higher_sessions(disks: Disks) -> None:
     first = plan_recovery(disks.directories)
     apply_recovery(first, str(disks.path))

@@ -21,6 +21,7 @@ from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
+from waltz_ray.backup.restored import sync_directory
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.snapshot import RecoveredNodes, info_in
 from waltz_ray.errors import Corruption, InvalidInput, StorageError, WaltzError
@@ -160,6 +161,7 @@ def _write(into: str, plan: RecoveryPlan) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        sync_directory(into)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}; give the same command again") from error
 
@@ -198,6 +200,7 @@ def forget_recovered(directory: str) -> None:
     path = Path(directory) / RECOVERED
     if path.exists():
         path.replace(Path(directory) / _USED)
+        sync_directory(directory)
 
 
 # ---- what the directories have --------------------------------------------------------------------------------------

@@ -22,7 +22,15 @@ from waltz_ray.coordination.seeding import Seed
 from waltz_ray.errors import StorageError
 from waltz_ray.protocol.spaces import DEFAULT_SPACE, SpaceTable
 
-__all__ = ["RESTORED", "RESTORED_HOLD", "RestoredCluster", "forget_restored", "read_restored", "write_restored"]
+__all__ = [
+    "RESTORED",
+    "RESTORED_HOLD",
+    "RestoredCluster",
+    "forget_restored",
+    "read_restored",
+    "sync_directory",
+    "write_restored",
+]
 
 RESTORED = "waltz-restored.json"
 RESTORED_HOLD = "backup.restored"
@@ -138,7 +146,7 @@ def write_restored(directory: str | os.PathLike[str], restored: RestoredCluster)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    _sync_directory(directory)
+    sync_directory(directory)
 
 
 def _for_its_owner(path: str, flags: int) -> int:
@@ -152,10 +160,11 @@ def forget_restored(directory: str | os.PathLike[str]) -> None:
         os.replace(Path(directory) / RESTORED, Path(directory) / _USED)
     except FileNotFoundError:
         return
-    _sync_directory(directory)
+    sync_directory(directory)
 
 
-def _sync_directory(directory: str | os.PathLike[str]) -> None:
+def sync_directory(directory: str | os.PathLike[str]) -> None:
+    """What was renamed in it stays so. OSError."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
