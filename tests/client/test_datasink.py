@@ -162,6 +162,25 @@ def test_a_piece_has_no_more_of_a_dictionary_than_its_rows_need(
     assert rows_in(server) == table.to_pylist()
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        pa.array(["a", "b"]),
+        pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int16()), ["a", "b"]),
+        pa.DictionaryArray.from_arrays(pa.array(range(100), pa.int8()), [f"other {i}" for i in range(100)]),
+    ],
+    ids=["none", "a wider one", "too many together"],
+)
+def test_blocks_whose_dictionaries_do_not_go_together_are_read_as_their_values(
+    sink: WaltzDatasink, server: FakeServer, other: Any
+) -> None:
+    first = pa.DictionaryArray.from_arrays(pa.array(range(100), pa.int8()), [f"one {i}" for i in range(100)])
+    blocks = [pa.table({"number": range(100), "word": first})]
+    blocks.append(pa.table({"number": range(100, 100 + len(other)), "word": other}))
+    sink.write(blocks, task(0))
+    assert rows_in(server) == [row for block in blocks for row in block.to_pylist()]
+
+
 def test_a_dictionary_with_an_order_keeps_it(sink: WaltzDatasink, server: FakeServer) -> None:
     words = [f"a long word, {i:030d}" for i in range(50)]
     column = pa.DictionaryArray.from_arrays(pa.array([40, 3, 17, None], pa.int8()), words, ordered=True)

@@ -243,10 +243,27 @@ def block_rows(transactions: Any) -> Any:
     try:
         if len({tuple(table.column_names) for table in tables}) > 1:
             raise pa.ArrowInvalid(f"{tables[0].column_names} and others")
-        # A column without any value in a block has no type there.
-        rows = pa.concat_tables(tables, promote_options="default").combine_chunks()
+        try:
+            rows = _joined(tables)
+        except (
+            pa.ArrowInvalid,
+            pa.ArrowTypeError,
+        ):  # each block of pandas has categories of its own
+            rows = _joined([_without_dictionaries(table) for table in tables])
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InvalidInput(
             f"the pieces do not have the same columns; choose one write by its header: {error}"
         ) from error
     return rows.to_batches()[0]
+
+
+def _joined(tables: list[Any]) -> Any:
+    # A column without any value in a block has no type there.
+    return pa.concat_tables(tables, promote_options="default").combine_chunks()
+
+
+def _without_dictionaries(table: Any) -> Any:
+    for number, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            table = table.set_column(number, field.name, table.column(number).cast(field.type.value_type))
+    return table
