@@ -1,12 +1,13 @@
-"""Files that people write, read whole."""
+"""Small files: those that people write, read whole; and whose they are that we write."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from waltz_ray.errors import InvalidInput
 
-__all__ = ["MOST_FILE_BYTES", "read_small_file"]
+__all__ = ["MOST_FILE_BYTES", "opener", "read_small_file"]
 
 MOST_FILE_BYTES = 1 << 20
 """As much as ZooKeeper keeps in a node; none of these files comes near it. A device never ends."""
@@ -22,3 +23,12 @@ def read_small_file(path: str | os.PathLike[str]) -> bytes:
     if len(data) > MOST_FILE_BYTES:
         raise InvalidInput(f"{os.fspath(path)} has more than {MOST_FILE_BYTES} bytes; is this the right file?")
     return data
+
+
+def opener(mode: int) -> Callable[[str, int], int]:
+    """For ``open``: a new file has at most that mode, also where the umask would leave it to everybody to write."""
+
+    def opened(path: str, flags: int) -> int:
+        return os.open(path, flags, mode)
+
+    return opened

@@ -28,6 +28,7 @@ from waltz_ray.errors import Corruption, InvalidInput, StorageError, WaltzError
 from waltz_ray.protocol.disaster import Belief, CopyFacts, Undecided, decide, possible_sets
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.roster import Roster
+from waltz_ray.small_files import opener
 from waltz_ray.storage.cluster_memory import MEMORY_FILE, read_memory
 from waltz_ray.storage.control_file import read_control_image
 from waltz_ray.storage.disk import OsDisk
@@ -156,7 +157,7 @@ def _write(into: str, plan: RecoveryPlan) -> None:
     path = Path(into) / RECOVERED
     temporary = path.with_suffix(".new")
     try:
-        with open(temporary, "w", opener=_for_its_owner) as file:
+        with open(temporary, "w", opener=opener(0o600)) as file:  # with the passwords of topics' users
             file.write(json.dumps(fields, indent=1) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -164,11 +165,6 @@ def _write(into: str, plan: RecoveryPlan) -> None:
         sync_directory(into)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}; give the same command again") from error
-
-
-def _for_its_owner(path: str, flags: int) -> int:
-    """The passwords of topics' users are in it."""
-    return os.open(path, flags, 0o600)
 
 
 def read_recovered(directory: str) -> tuple[uuid.UUID, RecoveredNodes] | None:

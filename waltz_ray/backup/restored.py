@@ -21,6 +21,7 @@ from waltz_ray.coordination.hold_store import Hold
 from waltz_ray.coordination.seeding import Seed
 from waltz_ray.errors import StorageError
 from waltz_ray.protocol.spaces import DEFAULT_SPACE, SpaceTable
+from waltz_ray.small_files import opener
 
 __all__ = [
     "RESTORED",
@@ -141,17 +142,12 @@ def write_restored(directory: str | os.PathLike[str], restored: RestoredCluster)
     """Atomically, and durable when this returns. OSError."""
     path = Path(directory) / RESTORED
     temporary = path.with_suffix(".new")
-    with open(temporary, "w", opener=_for_its_owner) as file:
+    with open(temporary, "w", opener=opener(0o644)) as file:  # who may do what in the cluster is in it
         file.write(json.dumps(restored._fields(), indent=1) + "\n")
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_directory(directory)
-
-
-def _for_its_owner(path: str, flags: int) -> int:
-    """To write: who may do what in the cluster that begins from it is in it."""
-    return os.open(path, flags, 0o644)
 
 
 def forget_restored(directory: str | os.PathLike[str]) -> None:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import psutil  # type: ignore[import-untyped]
 
 from waltz_ray.errors import ClusterNotFound, InvalidInput, StorageError
+from waltz_ray.small_files import opener
 
 __all__ = ["LOCK", "ClusterFile", "LocalRay", "alone", "find_running", "read", "remove", "running_clusters", "write"]
 
@@ -130,16 +131,11 @@ def write(cluster: ClusterFile) -> None:
     path = Path(cluster.directory) / _NAME
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
-        with open(temporary, "w", opener=_for_its_owner) as file:
+        with open(temporary, "w", opener=opener(0o644)) as file:  # whom ``waltz down`` ends is in it
             file.write(json.dumps({"version": _VERSION} | asdict(cluster), indent=1) + "\n")
         temporary.replace(path)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _for_its_owner(path: str, flags: int) -> int:
-    """To write: whom ``waltz down`` ends is in it."""
-    return os.open(path, flags, 0o644)
 
 
 @contextmanager

@@ -245,10 +245,8 @@ def block_rows(transactions: Any) -> Any:
             raise pa.ArrowInvalid(f"{tables[0].column_names} and others")
         try:
             rows = _joined(tables)
-        except (
-            pa.ArrowInvalid,
-            pa.ArrowTypeError,
-        ):  # each block of pandas has categories of its own
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            # Each block of pandas has categories of its own.
             rows = _joined([_without_dictionaries(table) for table in tables])
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InvalidInput(
