@@ -26,6 +26,8 @@ from waltz_ray.protocol.partition.events import SessionConfirmed
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.session_types import ReplicaAvailable, ReplicaLost, SessionEvent
 from waltz_ray.security.handshakes import Keyring
+from waltz_ray.wire.framing import MAGIC_REPLICA, frame_header
+from waltz_ray.wire.replica_codec import REPLICA_VERSION
 
 LAG_BYTES = 1024 * 1024
 
@@ -201,3 +203,37 @@ def test_a_read_that_is_not_answered_ends_the_link_though_orders_are() -> None:
         asyncio.run(run())
     finally:
         released.set()
+
+
+def test_an_answer_that_is_long_in_coming_is_waited_for_as_long_as_it_comes() -> None:
+    async def run() -> None:
+        replicas: list[SilentReplica] = []
+
+        def accept() -> SilentReplica:
+            replicas.append(SilentReplica())
+            return replicas[-1]
+
+        listener = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
+        heard: asyncio.Queue[SessionEvent | SessionConfirmed] = asyncio.Queue()
+        drivers = Listening(lambda _, event: heard.put_nowait(event), 0)
+        config = ServerConfig(replica_timeout_ms=500)
+        link = ReplicaLink(0, uuid.uuid4(), config, drivers, Outgoing(), Pool(1), keyring())
+        link.move_to(Endpoint("127.0.0.1", listener.sockets[0].getsockname()[1]))
+        await _until(heard, ReplicaAvailable)
+        reading = asyncio.ensure_future(link.read(Read(0, -1, 0, 1, 100)))
+        replicas[1].send_bytes(frame_header(MAGIC_REPLICA, REPLICA_VERSION, 1000))
+        for _ in range(30):
+            replicas[1].send_bytes(b"x")
+            await asyncio.sleep(0.05)  # how slow the line is
+            link._check_progress(asyncio.get_running_loop().time())
+        assert not reading.done()
+        await _until(heard, ReplicaLost)
+        with pytest.raises(ConnectionError, match="no answer for 500 ms"):
+            await reading
+        await link.close()
+        for replica in replicas:
+            replica.abort("the test is over")
+        listener.close()
+        await listener.wait_closed()
+
+    asyncio.run(run())

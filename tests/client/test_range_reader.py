@@ -82,6 +82,14 @@ def test_a_connection_on_which_nothing_comes_does_not_use_up_the_time(
         assert between.accepted == 2
 
 
+def test_a_line_that_is_slow_has_the_rest_of_the_time(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_reader, "_ANSWER_S", 0.1)
+    server.append_directly(0, [b"a", b"b"])
+    with CuttingProxy(server.endpoint) as between, RangeReader(lambda partition: between.endpoint, 10.0) as reader:
+        between.delay(0.15)
+        assert sum(map(len, reader.read_range(0, 0, 2))) == 2
+
+
 def test_gives_up_in_time() -> None:
     with (
         RangeReader(lambda partition: None, timeout_s=0.05) as reader,

@@ -178,9 +178,12 @@ class _Stream(GreetedStream):
         super().on_ready()
         self.link.stream_ready(self)
 
+    def data_received(self, data: bytes) -> None:
+        self.link.heard_at[self.bulk] = self._loop.time()  # a long answer may take its time
+        super().data_received(data)
+
     def on_frame(self, frame: memoryview) -> None:
         message = decode_replica(frame)
-        self.link.heard_at[self.bulk] = self._loop.time()
         if type(message) is Appended and not self.bulk:  # nearly always
             self.link.on_appended(message)
         elif not isinstance(message, ReplicaReply):

@@ -80,9 +80,9 @@ class _Connection:
 class RangeReader:
     """Reads from whichever server ``resolve(partition_id)`` names (None: nobody at the moment).
 
-    ``resolve`` is asked again only when a server cannot be used, or has not answered within five seconds; after
-    ``timeout_s`` without an answer DataUnavailable names the partition and the reason. Not for use by several threads
-    at once.
+    ``resolve`` is asked again only when a server cannot be used, or has not answered within five seconds; the next one
+    has all that is left of the time. After ``timeout_s`` without an answer DataUnavailable names the partition and the
+    reason. Not for use by several threads at once.
     """
 
     def __init__(
@@ -183,15 +183,18 @@ class RangeReader:
         """``anew``: a server that has been replaced without noticing must not be asked."""
         if anew:
             self._owners.pop(partition_id, None)
+        patient = False
 
         def attempt(left_s: float) -> T:
+            nonlocal patient
             endpoint = self._owners.pop(partition_id, None) or self._resolve(partition_id)
             if endpoint is None:
                 raise DataUnavailable("no server owns it")
-            limit_s = min(_ANSWER_S, left_s)
+            limit_s = left_s if patient else min(_ANSWER_S, left_s)
             try:
                 answer = ask(self._connection(endpoint, limit_s), limit_s)
-            except BaseException:
+            except BaseException as error:
+                patient = patient or isinstance(error, TimeoutError)  # it may be the line that is slow
                 self._forget(endpoint)
                 raise
             self._owners[partition_id] = endpoint
