@@ -11,7 +11,7 @@ from enum import Enum
 
 from waltz_ray.net.carried import Carried
 
-__all__ = ["BEATS", "Liveness", "WhatToDo"]
+__all__ = ["BEATS", "Liveness", "WhatToDo", "lives"]
 
 BEATS = 6
 """Turns in the time after which a silent server is given up."""
@@ -46,7 +46,7 @@ class Liveness:
         """One more turn is over, after so long. ``expects``: something is waited for."""
         seconds = min(seconds, 2 * self.beat_s)
         last, self._last = self._last, now
-        if last is None or _lives(last, now):
+        if last is None or lives(last, now):
             self._quiet_s = self._waited_s = 0.0
             self._asked_s = None
             return WhatToDo.NOTHING
@@ -61,7 +61,7 @@ class Liveness:
         return WhatToDo.NOTHING
 
 
-def _lives(last: Carried, now: Carried) -> bool:
+def lives(last: Carried, now: Carried) -> bool:
     """Something was received; or what we send is long, or the line slow, and the other side takes it by and by. What
     is acknowledged as soon as it is sent says nothing about who is behind the machine that does so."""
     taken = now.under_way and last.under_way and now.acknowledged_bytes > last.acknowledged_bytes

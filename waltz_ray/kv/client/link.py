@@ -13,6 +13,7 @@ from typing import Protocol
 
 from waltz_ray import compat
 from waltz_ray.client.credentials import NO_CREDENTIALS, Presented
+from waltz_ray.client.liveness import lives
 from waltz_ray.errors import AccessRefused, WaltzError, WireError
 from waltz_ray.kv.messages import (
     Ack,
@@ -39,6 +40,7 @@ from waltz_ray.kv.messages import (
 from waltz_ray.kv.wire import decode_command, decode_reply, encode_command, encode_reply
 from waltz_ray.kv.wire_framer import KvFrame, KvFramer
 from waltz_ray.net.backoff import Backoff
+from waltz_ray.net.carried import Carried
 from waltz_ray.net.connector import connect
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.stream import Stream
@@ -92,6 +94,7 @@ class KvLink(Stream[KvFrame]):
         self._heard = False  # anything, since the last look
         self._silent_since_s = 0.0  # since when something is outstanding and nothing has come
         self._pinged = False
+        self._before: Carried | None = None  # how far it had come at the last look
         self._look: asyncio.TimerHandle | None = None
         self._doubt: asyncio.TimerHandle | None = None
 
@@ -123,6 +126,7 @@ class KvLink(Stream[KvFrame]):
         self.send_bytes(encode_command(self._last_id, command))
         if self._look is None:
             self._heard = self._pinged = False
+            self._before = self.carried()
             self._look = self._loop.call_later(_SILENCE_S, self._look_after)
         return answer
 
@@ -137,11 +141,12 @@ class KvLink(Stream[KvFrame]):
 
     # ---- Stream
 
+    def data_received(self, data: bytes) -> None:
+        self._lives()  # a long answer over a slow line is whole only after a while
+        super().data_received(data)
+
     def on_frame(self, frame: KvFrame) -> None:
-        self._heard, self._silent_since_s = True, self._loop.time()
-        if self._doubt is not None:
-            self._doubt.cancel()
-            self._doubt = None
+        self._lives()
         opcode, replied_to, message_id, payload = frame
         assert payload is not None, "this framer is not told to drop any"
         if replied_to:
@@ -182,12 +187,21 @@ class KvLink(Stream[KvFrame]):
             return Unknown(opcode)
         return Ack()
 
+    def _lives(self) -> None:
+        self._heard, self._silent_since_s = True, self._loop.time()
+        if self._doubt is not None:
+            self._doubt.cancel()
+            self._doubt = None
+
     def _look_after(self) -> None:
-        """A process that is stopped keeps its connections: one that says nothing, also to a ping, is given up."""
+        """A process that is stopped keeps its connections: one that says nothing, also to a ping, is given up. But not
+        while a long command is still on its way to it, and the ping behind that."""
         self._look = None
         if not self._asked or self.ended:
             return
-        if self._heard:
+        before, self._before = self._before, self.carried()
+        takes = before is not None and self._before is not None and lives(before, self._before)
+        if self._heard or takes:
             self._heard = self._pinged = False
         elif self._pinged:
             self.abort(TimeoutError(f"{self.server} has not answered for {2 * _SILENCE_S:g} s"))
