@@ -166,3 +166,27 @@ def test_an_answer_about_another_partition_counts_for_none(monkeypatch: pytest.M
         reader.first_id_at(3, 7_000)
     with pytest.raises(DataUnavailable, match="answered for partition 3"):
         reader.committed_mark(4)
+
+
+class _Slow(_Interrupted):
+    """Nothing is wrong with it, but an answer takes a second."""
+
+    def settimeout(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+
+    def receive(self) -> bytes:
+        if self.timeout_s < 1:
+            raise TimeoutError("timed out, it says nothing, or nothing whole")
+        self.waits = 1
+        return super().receive()
+
+
+def test_where_every_answer_is_long_in_coming_the_next_one_has_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A long record over a slow line: no attempt would ever be long enough."""
+    monkeypatch.setattr(replica_reader, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(replica_reader, "open_stream", lambda *_: _Slow())
+    view = ReplicaView(SESSION, frozenset({0}), 1, {0: VIEW.endpoints[0]})
+    reader = ReplicaReader(lambda partition_id: view, keyring(Role.READER), 10.0)
+    assert reader.first_id_at(3, 7_000) == 800

@@ -106,6 +106,7 @@ class ReplicaReader:
         self._streams: dict[Endpoint, BlockingStream] = {}
         self._views: dict[int, ReplicaView] = {}
         self._passed_over: set[Endpoint] = set()
+        self._answer_s = _ANSWER_S  # more while no replica answers within that: it may be the line that is slow
 
     def committed_mark(self, partition_id: int) -> int:
         """ID of the last transaction that a quorum proves to be committed, -1 = none; no server is asked.
@@ -220,6 +221,7 @@ class ReplicaReader:
             reasons = []
             begins: list[BelowTheLog] = []
             lesser: list[tuple[int, T]] = []
+            late = False
             for number in self._order(partition_id, view):
                 try:
                     answer = ask(number, view, left_s)
@@ -229,15 +231,17 @@ class ReplicaReader:
                 except (OSError, WireError, ReplicaRefused, DataUnavailable) as error:
                     self._passed_over.add(view.endpoints[number])
                     reasons.append(f"replica {number}: {error}")
+                    late = late or isinstance(error, TimeoutError)
                     continue
                 if (limit := limited(answer)) is not None:
                     lesser.append((limit, answer))
                     continue
-                self._views[partition_id] = view
+                self._views[partition_id], self._answer_s = view, _ANSWER_S
                 return answer
             if lesser:
                 return max(lesser, key=lambda one: one[0])[1]
             self._passed_over.clear()
+            self._answer_s = 2 * self._answer_s if late else _ANSWER_S
             if begins:
                 raise Trimmed(partition_id, wanted_id, max(view.trim_mark, *(gone.first_id for gone in begins)))
             raise DataUnavailable("; ".join(reasons) or "no replica has ever said where it is")
@@ -292,7 +296,7 @@ class ReplicaReader:
     def _ask(
         self, number: int, endpoint: Endpoint, request: _Question | State, left_s: float, may_refuse: bool = False
     ) -> ReplicaMessage:
-        timeout_s = min(_ANSWER_S, left_s)
+        timeout_s = min(self._answer_s, left_s)
         try:
             if endpoint not in self._streams:
                 prove = partial(self._keyring.open, number)
