@@ -26,8 +26,8 @@ from waltz_ray.protocol.partition.events import SessionConfirmed
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.session_types import ReplicaAvailable, ReplicaLost, SessionEvent
 from waltz_ray.security.handshakes import Keyring
-from waltz_ray.wire.framing import MAGIC_REPLICA, frame_header
-from waltz_ray.wire.replica_codec import REPLICA_VERSION
+from waltz_ray.wire.framing import MAGIC_REPLICA, encode_frame, frame_header
+from waltz_ray.wire.replica_codec import REPLICA_VERSION, encode_replica
 
 LAG_BYTES = 1024 * 1024
 
@@ -237,3 +237,51 @@ def test_an_answer_that_is_long_in_coming_is_waited_for_as_long_as_it_comes() ->
         await listener.wait_closed()
 
     asyncio.run(run())
+
+
+def test_what_is_left_of_a_connection_that_was_given_up_is_of_no_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes at once is worked off in turns of the loop, and in between the replica may be found elsewhere."""
+    monkeypatch.setattr("waltz_ray.net.stream._TURN_S", 0)  # a turn for each frame
+    failures: list[object] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: failures.append(context))
+        replicas: list[SilentReplica] = []
+
+        def accept() -> SilentReplica:
+            replicas.append(SilentReplica())
+            return replicas[-1]
+
+        listener = await loop.create_server(accept, "127.0.0.1", 0)
+        heard: asyncio.Queue[SessionEvent | SessionConfirmed] = asyncio.Queue()
+
+        def tell(_: int, event: SessionEvent | SessionConfirmed) -> None:
+            heard.put_nowait(event)
+            if event == SessionConfirmed(1, 0, 0):
+                loop.call_soon(link.move_to, Endpoint("127.0.0.1", 1))
+
+        drivers = Listening(tell, 0)
+        link = ReplicaLink(0, uuid.uuid4(), ServerConfig(), drivers, Outgoing(), Pool(1), keyring())
+        link.move_to(Endpoint("127.0.0.1", listener.sockets[0].getsockname()[1]))
+        await _until(heard, ReplicaAvailable)
+        stream = link._live
+        assert stream is not None
+        for number in range(5):
+            link.confirm(0, 1, number)
+        reply = encode_frame(MAGIC_REPLICA, REPLICA_VERSION, *encode_replica(StateReply(0, 1, 1, -1, -1, -1, False)))
+        replicas[0].send_bytes(5 * reply)
+        assert await asyncio.wait_for(heard.get(), 20) == SessionConfirmed(1, 0, 0)
+        assert isinstance(await asyncio.wait_for(heard.get(), 20), ReplicaLost)
+        async with compat.timeout(20):
+            while not stream.ended:
+                await asyncio.sleep(0)
+        assert heard.empty()
+        await link.close()
+        for replica in replicas:
+            replica.abort("the test is over")
+        listener.close()
+        await listener.wait_closed()
+
+    asyncio.run(run())
+    assert not failures

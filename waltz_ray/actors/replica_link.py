@@ -173,6 +173,8 @@ class _Stream(GreetedStream):
         )
         self.link = link
         self.bulk = bulk
+        self.left = False
+        """The link has given it up: what has come over it and was not handled is of no order that there is."""
 
     def on_ready(self) -> None:
         super().on_ready()
@@ -183,6 +185,8 @@ class _Stream(GreetedStream):
         super().data_received(data)
 
     def on_frame(self, frame: memoryview) -> None:
+        if self.left:
+            return
         message = decode_replica(frame)
         if type(message) is Appended and not self.bulk:  # nearly always
             self.link.on_appended(message)
@@ -356,6 +360,7 @@ class ReplicaLink:
         self._states.clear()
         for stream in streams:
             if stream is not None:
+                stream.left = True
                 stream.abort(reason)
         reads, self._reads = self._reads, deque()
         for _, future in reads:
