@@ -32,6 +32,7 @@ from waltz_ray.errors import (
     SpaceGone,
     SpaceNotFound,
     TopicRefused,
+    WireError,
 )
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.net.connector import connect
@@ -54,9 +55,12 @@ from waltz_ray.topics.client.arguments import SeekTo
 from waltz_ray.topics.client.links import TopicLink, TopicLinks
 from waltz_ray.topics.client.outgoing import Spread
 from waltz_ray.topics.codes import TopicCode
+from waltz_ray.topics.framing import TopicFrame, TopicFramer, encode_frame
 from waltz_ray.topics.groups.events import SteppedDown, TookOver
-from waltz_ray.topics.rpc import RpcFault
-from waltz_ray.topics.wire import TopicRequest, TopicResponse
+from waltz_ray.topics.messages_consumer import CloseRequestC2M
+from waltz_ray.topics.messages_producer import CloseResponseM2P
+from waltz_ray.topics.rpc import RpcAnswer, RpcFault, encode_reply
+from waltz_ray.topics.wire import TopicRequest, TopicResponse, encode_response
 
 LIMIT_S = 20
 
@@ -958,6 +962,31 @@ def test_a_connection_that_was_forgotten_in_between_is_made_anew(monkeypatch: py
     finally:
         for link in between.values():
             link.close()
+
+
+def test_an_answer_to_what_was_not_asked_is_an_error_of_that_request() -> None:
+    """Whoever has the address by now, a consumer asks again; it was a failed assertion, with which a consumer ended."""
+
+    async def scene() -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            framer, frames = TopicFramer(), list[TopicFrame]()
+            while not frames:
+                frames += framer.feed(await reader.read(1 << 16))
+            method, data = encode_response(CloseResponseM2P(True, TopicCode.OK, ""))
+            writer.write(encode_frame(frames[0][0], encode_reply(RpcAnswer(method, data))))
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        links = TopicLinks(LIMIT_S, LIMIT_S)
+        out = CloseRequestC2M("g_127.0.0.1-1-1-1-Pull-waltz", "g", None)
+        with pytest.raises(WireError, match="of method 3, what was asked is of 6"):
+            await links.ask(Endpoint("127.0.0.1", server.sockets[0].getsockname()[1]), out)
+        await links.close()
+        server.close()
+        await server.wait_closed()
+
+    run(scene())
 
 
 def test_who_consumes_is_told_when_the_partition_is_anothers() -> None:

@@ -36,7 +36,7 @@ class TopicLink(Stream[TopicFrame]):
         self._heard_s = self.used_s
         self.closed = asyncio.Event()
         self._serials = itertools.count(1)
-        self._asked: dict[int, asyncio.Future[TopicResponse | RpcFault]] = {}
+        self._asked: dict[int, tuple[int, asyncio.Future[TopicResponse | RpcFault]]] = {}  # with the method
 
     @property
     def outstanding(self) -> int:
@@ -51,7 +51,7 @@ class TopicLink(Stream[TopicFrame]):
         method, data = encode_request(request)
         serial = next(self._serials) % _SERIALS
         answer: asyncio.Future[TopicResponse | RpcFault] = self._loop.create_future()
-        self._asked[serial] = answer
+        self._asked[serial] = method, answer
         asked_s = self.used_s = self._loop.time()
         self.send_bytes(
             encode_frame(serial, encode_call(RpcCall(method, data, method.service, timeout_ms=int(1000 * timeout_s))))
@@ -70,30 +70,30 @@ class TopicLink(Stream[TopicFrame]):
     def on_frame(self, frame: TopicFrame) -> None:
         serial, message = frame
         self.used_s = self._heard_s = self._loop.time()
-        answer = self._asked.get(serial)
+        method, answer = self._asked.get(serial, (0, None))
         if answer is None or answer.done():
             return  # nobody waits for it any more
         try:
-            answer.set_result(_read(message))
+            answer.set_result(_read(message, method))
         except WireError as error:  # BadPayload is one: of this answer alone
             answer.set_exception(error)
 
     def on_closed(self, error: Exception) -> None:
         lost = ConnectionResetError(f"the connection with {self.endpoint} was lost: {error}")
-        for answer in self._asked.values():
+        for _, answer in self._asked.values():
             if not answer.done():
                 answer.set_exception(lost)
         self.closed.set()
 
 
-def _read(message: bytes | None) -> TopicResponse | RpcFault:
+def _read(message: bytes | None, method: int) -> TopicResponse | RpcFault:
     assert message is not None, "this framer drops nothing"
     reply = decode_reply(message)
     if isinstance(reply, RpcFault):
         return reply
     answer = decode_response(reply.method, reply.data)
-    if isinstance(answer, UnknownMethod):
-        raise WireError(f"the answer is of method {reply.method}, which there is not")
+    if reply.method != method or isinstance(answer, UnknownMethod):
+        raise WireError(f"the answer is of method {reply.method}, what was asked is of {method}")
     return answer
 
 
