@@ -164,6 +164,16 @@ def test_it_travels_and_cannot_be_changed() -> None:
         CLUSTER.servers[1].reason = "changed"  # type: ignore[misc]
 
 
+def test_it_travels_between_two_releases() -> None:
+    """One of them has a field that the other does not know, in the midst of the others."""
+    rebuild, (kind, names, values) = SERVED.__reduce__()
+    assert isinstance(names, tuple)
+    assert isinstance(values, tuple)
+    assert rebuild(kind, ("colour", *names), ("blue", *values)) == SERVED
+    said = {name: value for name, value in zip(names, values, strict=True) if name != "hindrance"}
+    assert rebuild(kind, tuple(said), tuple(said.values())) == SERVED
+
+
 def test_a_partition_is_served_by_the_server_that_has_it_or_by_nobody() -> None:
     assert CLUSTER.served(CLUSTER.partitions[0]) is SERVED
     assert CLUSTER.served(CLUSTER.partitions[1]) is None

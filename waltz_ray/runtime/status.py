@@ -6,9 +6,11 @@ mean: not known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
+from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
@@ -66,6 +68,29 @@ class _Word(str, Enum):
         return format(self.value, spec)
 
 
+class _Travels:
+    """What one process tells another, by the names of its fields: while a cluster is upgraded one of them may know
+    fields that the other does not. What is not known is passed over, and what was not said has its default."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        names, values = _shape(type(self))  # type: ignore[arg-type]  # classes can be hashed
+        return _arrived, (type(self), names, values(self))
+
+
+@cache
+def _shape(kind: type) -> tuple[tuple[str, ...], Callable[[object], tuple[object, ...]]]:
+    """The names of a class's fields, which are several, and what gets them of an object."""
+    names = tuple(each.name for each in fields(kind))
+    return names, attrgetter(*names)
+
+
+def _arrived(kind: type, names: tuple[str, ...], values: tuple[object, ...]) -> object:
+    known, said = _shape(kind)[0], dict(zip(names, values, strict=True))
+    return kind(**(said if names == known else {name: said[name] for name in known if name in said}))
+
+
 class ActorState(_Word):
     """What an actor does, in its own words, or in those of who asked it (NO_ANSWER, ABSENT)."""
 
@@ -86,7 +111,7 @@ class Readiness(_Word):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessStatus:
+class ProcessStatus(_Travels):
     """What a process runs with. ``version``: of this package; ``now_ms``: its wall clock, Unix time; ``open_files``:
     None where that cannot be known; ``open_files_limit``: how many it may have."""
 
@@ -98,7 +123,7 @@ class ProcessStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActorStatus:
+class ActorStatus(_Travels):
     """What every actor's status has.
 
     ``reason``: why it does not serve, "" else. ``silent_s``: seconds since it answered last, told of one that is
@@ -118,7 +143,7 @@ class ActorStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class ZooKeeperStatus:
+class ZooKeeperStatus(_Travels):
     """How ZooKeeper is seen by one of its clients.
 
     ``state``: the connection's (``coordination.api.ConnectionState``), which may say connected of a server that hangs;
@@ -151,7 +176,7 @@ class ZooKeeperView(ZooKeeperStatus):
 
 
 @dataclass(frozen=True, slots=True)
-class LinkStatus:
+class LinkStatus(_Travels):
     """A server's link to one replica: whether it works, where it leads, how often the replica has said no."""
 
     up: bool
@@ -160,7 +185,7 @@ class LinkStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaProgress:
+class ReplicaProgress(_Travels):
     """How far one replica is in a session, as its server knows it; ``last_id`` is on its disk."""
 
     phase: Phase
@@ -168,7 +193,7 @@ class ReplicaProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServedPartition:
+class ServedPartition(_Travels):
     """A partition on the server that has it. ``session``, ``low_water_mark``: None while no session is open.
 
     ``members``: replicas whose acknowledgements count; ``in_flight_bytes``: of records that are admitted and not
@@ -203,7 +228,7 @@ class ServedPartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerMeasures:
+class ServerMeasures(_Travels):
     """Since a server began (``runtime.measures``). ``stages``: seconds by stage; ``batch_records``, ``batch_bytes``:
     what goes to replicas at a time; ``recovery``: seconds until a session was open; ``refused``: appends, and mounts,
     by reason; ``lock_failures``: appends that met a newer transaction under their locks. ``records``, ``record_bytes``:
@@ -240,7 +265,7 @@ class ServerStatus(ActorStatus):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredPartition:
+class StoredPartition(_Travels):
     """A partition on a replica's disk. ``damaged``: why it is not served, None if it is.
 
     All marks are None of one whose control entry is lost.
@@ -256,7 +281,7 @@ class StoredPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointStatistics:
+class EndpointStatistics(_Travels):
     """Since a replica's endpoint was made. A turn with appends costs one sync: records / turns is the group commit.
 
     ``refusals``: orders that were refused, by reason. ``turn``: seconds that turns with appends took, writing and
@@ -273,7 +298,7 @@ class EndpointStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class RottenSegment:
+class RottenSegment(_Travels):
     """Damage in a closed segment, whose partition goes on. ``why_not``: why it is not repaired, "" while that is under
     way or was not tried yet."""
 
@@ -284,7 +309,7 @@ class RottenSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class ScrubStatus:
+class ScrubStatus(_Travels):
     """How far a replica's check of its closed segments is: ``done_bytes`` of ``total_bytes`` of the pass that
     ``began_ms``.
 
@@ -342,7 +367,7 @@ class EmbeddedZooKeeperStatus(ActorStatus):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KvSpaceStatus:
+class KvSpaceStatus(_Travels):
     """A kv space as one of its actors serves it.
 
     ``mask``: of the space; ``primaries``, ``secondaries``: buckets under it that this actor serves, or keeps a second
@@ -403,7 +428,7 @@ class TopicActorStatus(ActorStatus):
 
 
 @dataclass(frozen=True, slots=True)
-class ManagerStatus:
+class ManagerStatus(_Travels):
     """The cluster manager's own. ``leading`` None: not known; ``reason``: why it was not asked, "" else.
 
     ``supervision_error``: why it cannot make sure of the actors, "" if it can. ``http``: where its HTTP port is, None
@@ -422,7 +447,7 @@ class ManagerStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionAssignment:
+class PartitionAssignment(_Travels):
     """What ZooKeeper says of a partition: which server has it (None: nobody), who was in its last session, and on which
     replicas it is.
 
@@ -439,7 +464,7 @@ class PartitionAssignment:
 
 
 @dataclass(frozen=True, slots=True)
-class SetMove:
+class SetMove(_Travels):
     """Of a partition that is to be on other replicas: on which, and what it waits for just now ("": for its turn)."""
 
     wanted: tuple[int, ...]
@@ -447,7 +472,7 @@ class SetMove:
 
 
 @dataclass(frozen=True, slots=True)
-class MembershipStatus:
+class MembershipStatus(_Travels):
     """The servers that are to run, and who is drained."""
 
     servers: tuple[int, ...] = ()
@@ -456,7 +481,7 @@ class MembershipStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CursorStatus:
+class CursorStatus(_Travels):
     """A cursor: where it stands (the ID that comes next) in each of its partitions, as its space numbers them.
 
     ``owner``: who has it, and ``since_ms``; None: nobody. ``changed_ms``: when it was written last; both Unix time.
@@ -485,7 +510,7 @@ class CursorStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterStatus:
+class ClusterStatus(_Travels):
     """The whole: what ZooKeeper says, and what every actor says of itself. All by number.
 
     ``zookeeper_server``: the embedded one's, None where the ensemble is somebody else's. ``placement``: replica -> the
