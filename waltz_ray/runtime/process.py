@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import os
 import platform
@@ -16,14 +17,24 @@ __all__ = ["about_process", "installed_version"]
 
 def about_process() -> ProcessStatus:
     """Of this process, now."""
-    open_files = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return ProcessStatus(
         version=installed_version(),
         python=platform.python_version(),
         now_ms=time.time_ns() // 1_000_000,
-        open_files=open_files,
-        open_files_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        open_files=_open_files(limit),
+        open_files_limit=limit,
     )
+
+
+def _open_files(limit: int) -> int | None:
+    """Looking takes one more: who has none left serves on, and is to say so."""
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except FileNotFoundError:
+        return None  # no Linux
+    except OSError as error:
+        return limit if error.errno == errno.EMFILE else None
 
 
 @cache
