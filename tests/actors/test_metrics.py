@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -265,3 +266,25 @@ def test_a_kv_actors_gauges(values: dict[Sample, float]) -> None:
         gauges.actor(KvActorStatus(state=ActorState.SERVING, spaces={f"s{number}": said}))
     told = [name for name, _ in values if name == "waltz_kv_mask"]
     assert len(told) == metrics.MOST_PARTITIONS, "Ray forgets none of those that are made and deleted"
+
+
+def test_one_round_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[str] = []
+
+    async def rounds() -> None:
+        enough = asyncio.Event()
+
+        async def tell() -> None:
+            told.append("round")
+            if len(told) == 4:
+                enough.set()
+            if len(told) in (1, 2):
+                raise OSError("too many open files")
+
+        telling = asyncio.ensure_future(metrics.keep_telling("kv/0", tell, every_s=0.0))
+        await asyncio.wait_for(enough.wait(), 20)
+        telling.cancel()
+
+    asyncio.run(rounds())
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == ["kv/0: its figures are not told to Ray; trying again"], "the same once"

@@ -9,7 +9,9 @@ Ray keeps about 11 KB for every gauge of every partition, in the process that se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Generic, TypeVar
 
@@ -41,7 +43,11 @@ from waltz_ray.runtime.status import (
     TopicActorStatus,
 )
 
-__all__ = ["MOST_PARTITIONS", "CursorGauges", "Gauges", "KvGauges", "ServerGauges", "TopicGauges"]
+__all__ = ["MOST_PARTITIONS", "CursorGauges", "Gauges", "KvGauges", "ServerGauges", "TopicGauges", "keep_telling"]
+
+log = logging.getLogger(__name__)
+
+_TELL_EVERY_S = 5.0
 
 MOST_PARTITIONS = 64
 """Of one process, that have gauges of their own; and as many cursors, and key/value spaces."""
@@ -223,3 +229,18 @@ class CursorGauges:
                 self._told.setdefault(key, now[key])
         for key, last in self._told.items():
             self._set.tell(now.get(key, replace(last, owner=None, lag=0)), space=key[0], cursor=key[1])
+
+
+async def keep_telling(who: str, tell: Callable[[], Awaitable[None]], every_s: float = _TELL_EVERY_S) -> None:
+    """``tell`` Ray again and again, until this is cancelled. What one round meets is logged, and the next one comes:
+    of who ceased to tell, what he said last would be told for ever."""
+    failed = ""
+    while True:
+        try:
+            await tell()
+            failed = ""
+        except Exception as error:  # whatever it is
+            if str(error) != failed:
+                log.exception("%s: its figures are not told to Ray; trying again", who)
+            failed = str(error)
+        await asyncio.sleep(every_s)

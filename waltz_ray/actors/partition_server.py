@@ -12,7 +12,7 @@ from dataclasses import replace
 from waltz_ray import compat
 from waltz_ray.actors.access_guard import AccessGuard
 from waltz_ray.actors.actor_log import begin_log
-from waltz_ray.actors.metrics import ServerGauges
+from waltz_ray.actors.metrics import ServerGauges, keep_telling
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.server import Server
 from waltz_ray.actors.set_follower import SetFollower
@@ -32,7 +32,6 @@ __all__ = ["Channel", "PartitionServer"]
 log = logging.getLogger(__name__)
 
 _LONG_POLL_S = 1.0
-_METRICS_INTERVAL_S = 5.0
 
 
 class PartitionServer:
@@ -117,7 +116,11 @@ class PartitionServer:
         self._server = server
         quieten_garbage_collector()
         gauges = ServerGauges(self._cluster, str(self._server_id))
-        self._metrics = asyncio.ensure_future(_export(gauges, server.status))
+
+        async def tell() -> None:
+            gauges.server(server.status())
+
+        self._metrics = asyncio.ensure_future(keep_telling(f"server/{self._server_id}", tell))
         return server
 
     # ---- the actor-handle transport: the frames of a TCP connection, carried by numbered calls -------------
@@ -147,12 +150,6 @@ class PartitionServer:
         found = self._channels.get(channel)
         if found is not None:
             found.abort()
-
-
-async def _export(gauges: ServerGauges, status: Callable[[], ServerStatus]) -> None:
-    while True:
-        gauges.server(status())
-        await asyncio.sleep(_METRICS_INTERVAL_S)
 
 
 class Channel(asyncio.Transport):

@@ -12,7 +12,7 @@ from pathlib import Path
 from waltz_ray.actors.access_guard import AccessGuard
 from waltz_ray.actors.actor_log import begin_log
 from waltz_ray.actors.member_credentials import cluster_secret, kv_credentials, member_credentials
-from waltz_ray.actors.metrics import KvGauges
+from waltz_ray.actors.metrics import KvGauges, keep_telling
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.settings import own_host, own_settings
 from waltz_ray.config import ClientConfig, KvConfig
@@ -34,7 +34,6 @@ __all__ = ["KvActor"]
 log = logging.getLogger(__name__)
 
 _AGAIN_S = 2.0
-_METRICS_INTERVAL_S = 5.0
 _CLIENT = ClientConfig(feed_credit_bytes=1)
 """The next frame is sent when one is folded: it has all that was appended meanwhile (``serving/folding.py``)."""
 
@@ -116,9 +115,10 @@ class KvActor:
             await asyncio.to_thread(self._zookeeper.close)
 
     async def _export(self, gauges: KvGauges) -> None:
-        while True:
+        async def tell() -> None:
             gauges.actor(await self.status())
-            await asyncio.sleep(_METRICS_INTERVAL_S)
+
+        await keep_telling(f"kv/{self._actor_id}", tell)
 
     # ---- spaces
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from waltz_ray import kv
 from waltz_ray.actors.actor_log import begin_log
 from waltz_ray.actors.member_credentials import kv_credentials, member_credentials
-from waltz_ray.actors.metrics import TopicGauges
+from waltz_ray.actors.metrics import TopicGauges, keep_telling
 from waltz_ray.actors.process_tuning import quieten_garbage_collector, take_normal_priority
 from waltz_ray.actors.settings import own_host, own_settings
 from waltz_ray.client.aio import AsyncWaltzClient
@@ -31,7 +31,6 @@ __all__ = ["TopicActor"]
 
 log = logging.getLogger(__name__)
 
-_METRICS_INTERVAL_S = 5.0
 _CLIENT = ClientConfig(mount_timeout_ms=8_000, request_timeout_ms=5_000)
 """Less than a client of the protocol waits: it is told."""
 
@@ -132,6 +131,7 @@ class TopicActor:
         return await connect_member(self._connect_string, self._cluster, space.name, shown, _CLIENT)
 
     async def _export(self, gauges: TopicGauges) -> None:
-        while True:
+        async def tell() -> None:
             gauges.actor(await self.status())
-            await asyncio.sleep(_METRICS_INTERVAL_S)
+
+        await keep_telling(f"topic/{self._actor_id}", tell)
