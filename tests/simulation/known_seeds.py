@@ -130,7 +130,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "partitions_are_left_while_they_are_taken": 0x20000029,
     "refused_appends_go_to_the_end": 0x2000000A,
     "requests_of_given_up_connections_are_done": 0x20000063,
-    "what_came_before_a_registration_is_confirmed": 0x200000FC,
+    "what_came_before_a_registration_is_confirmed": 0x200000BF,
     "what_follows_a_refused_append_is_taken": 0x20000034,
     "what_is_not_consumed_counts_as_consumed": 0x20000004,
     "what_was_remembered_counts_whoever_had_it": 0x2000003D,
