@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -298,3 +300,30 @@ def test_news_of_a_loss_that_comes_late_does_not_end_a_leadership_for_ever() -> 
     leadership._state_changed(ConnectionState.CONNECTED)
     assert told == ["elected", "lost", "elected"]
     leadership.cancel()
+
+
+def test_who_looks_from_one_thread_is_not_disturbed_by_who_writes_in_another(server: MemoryZooKeeperServer) -> None:
+    """As the in-memory cluster's own thread, and that of whoever tests with it."""
+    writer, reader = server.client(), server.client()
+    writer.create("/a", b"")
+    interval_s, done = sys.getswitchinterval(), threading.Event()
+
+    def write() -> None:
+        try:
+            for number in range(500):
+                writer.create(f"/a/{number}", b"")
+        finally:
+            done.set()
+
+    sys.setswitchinterval(1e-6)
+    try:
+        thread = threading.Thread(target=write)
+        thread.start()
+        while not done.is_set():
+            names = reader.children("/a")
+            server.expire(server._start_session())
+            assert len(set(names)) == len(names)
+        thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert len(reader.children("/a")) == 500

@@ -95,7 +95,7 @@ class MemoryZooKeeperServer:
 
     def _end_session(self, session_id: int) -> None:
         self._live_sessions.discard(session_id)
-        for path in [path for path, node in self._nodes.items() if node.owner == session_id]:
+        for path in [path for path, node in list(self._nodes.items()) if node.owner == session_id]:
             self._remove(path)
 
     def _node(self, path: str) -> _Node:
@@ -155,7 +155,8 @@ class MemoryZooKeeperServer:
 
     def _children(self, path: str) -> list[str]:
         prefix = path.rstrip("/") + "/"
-        names = (other[len(prefix) :] for other in self._nodes if other.startswith(prefix) and other != "/")
+        known = list(self._nodes)  # another thread may make one
+        names = (other[len(prefix) :] for other in known if other.startswith(prefix) and other != "/")
         return sorted(name for name in names if "/" not in name)
 
     def _notify(self, path: str) -> None:
