@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ from waltz_ray.protocol.messages.original import (
     RemovePreferredRequest,
 )
 from waltz_ray.protocol.records import AppendBatch
-from waltz_ray.protocol.spaces import SpaceTable
+from waltz_ray.protocol.spaces import Space, SpaceTable
 from waltz_ray.runtime.seldom import Seldom
 from waltz_ray.security.member_token import is_member_token
 from waltz_ray.wire.access_document import decode_access_rules
@@ -64,6 +65,7 @@ _NAME_PARTITIONS = (AddPreferredRequest, RemovePreferredRequest)
 InLoop = Callable[[Callable[..., None]], Callable[..., None]]
 """The same call, to be made from another thread."""
 PLAIN_TOKEN = "a token is taken over TLS only: connect so, and get another one, for this one could be read on its way"
+_first = attrgetter("first")
 _NO_NUMBERS = np.zeros(0, dtype=np.int32)
 
 
@@ -84,7 +86,8 @@ class AccessGuard:
         self.rules: SpaceRules | None = None
         """None: there are none, and everybody may everything."""
         self._name, self._store, self._secret = name, store, secret
-        self._spaces: SpaceTable | None = None
+        self._spaces: list[Space] = []  # those that were not deleted, in the order of their partitions
+        self._partitions = 0
         self._told: dict[str, Seldom] = {}
 
     # ---- these block: they are for a thread
@@ -121,7 +124,7 @@ class AccessGuard:
                 self.rules = SpaceRules()
 
     def take_spaces(self, table: SpaceTable) -> None:
-        self._spaces = table
+        self._spaces, self._partitions = table.present(), table.partitions
 
     def having_shown(self, comer: Comer, token: str) -> Comer:
         """Who ``comer`` is from now on."""
@@ -139,25 +142,16 @@ class AccessGuard:
 
     def space_of(self, partition_id: int) -> str:
         """The name of its space; one that no space can have if it is in none."""
-        for space in self._spaces.present() if self._spaces is not None else ():
-            if space.first <= partition_id < space.first + space.count:
-                return space.name
-        return _IN_NONE
+        number = bisect_right(self._spaces, partition_id, key=_first) - 1
+        inside = number >= 0 and partition_id in self._spaces[number].partitions
+        return self._spaces[number].name if inside else _IN_NONE
 
     def spaces_of(self, partitions: Sequence[int]) -> tuple[str, ...]:
         """The names of all their spaces, as ``space_of`` has them; () if there are no ``partitions``. Who asks may be a
         stranger and name millions: more than the cluster has are in none, and nobody looks at them."""
-        table = self._spaces
-        if table is None or len(partitions) > table.partitions:
+        if len(partitions) > self._partitions:
             return (_IN_NONE,)
-        present = table.present()
-        firsts = [space.first for space in present]
-        found: set[str] = set()
-        for partition_id in set(partitions):
-            number = bisect_right(firsts, partition_id) - 1
-            inside = number >= 0 and partition_id in present[number].partitions
-            found.add(present[number].name if inside else _IN_NONE)
-        return tuple(sorted(found))
+        return tuple(sorted({self.space_of(partition_id) for partition_id in set(partitions)}))
 
     def count(self, reason: str, peer: str, why: str) -> None:
         """Something was refused: counted, and told seldom."""
