@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from waltz_ray.errors import InvalidInput
 
-__all__ = ["MOST_FILE_BYTES", "opener", "read_small_file"]
+__all__ = ["MOST_FILE_BYTES", "opener", "read_small_file", "replace_small_file", "sync_directory"]
 
 MOST_FILE_BYTES = 1 << 20
 """As much as ZooKeeper keeps in a node; none of these files comes near it. A device never ends."""
@@ -32,3 +33,24 @@ def opener(mode: int) -> Callable[[str, int], int]:
         return os.open(path, flags, mode)
 
     return opened
+
+
+def replace_small_file(path: Path, text: str, mode: int) -> None:
+    """``text`` in place of what is there, atomically, and durable when this returns. ``mode`` as in ``opener``.
+    OSError."""
+    temporary = path.with_suffix(".new")
+    with open(temporary, "w", opener=opener(mode)) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: str | os.PathLike[str]) -> None:
+    """What was renamed in it stays so. OSError."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

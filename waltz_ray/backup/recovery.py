@@ -21,14 +21,13 @@ from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
-from waltz_ray.backup.restored import sync_directory
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.snapshot import RecoveredNodes, info_in
 from waltz_ray.errors import Corruption, InvalidInput, StorageError, WaltzError
 from waltz_ray.protocol.disaster import Belief, CopyFacts, Undecided, decide, possible_sets
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.roster import Roster
-from waltz_ray.small_files import opener
+from waltz_ray.small_files import replace_small_file, sync_directory
 from waltz_ray.storage.cluster_memory import MEMORY_FILE, read_memory
 from waltz_ray.storage.control_file import read_control_image
 from waltz_ray.storage.disk import OsDisk
@@ -155,14 +154,8 @@ def _write(into: str, plan: RecoveryPlan) -> None:
         "recovery": str(uuid.uuid4()),
     }
     path = Path(into) / RECOVERED
-    temporary = path.with_suffix(".new")
     try:
-        with open(temporary, "w", opener=opener(0o600)) as file:  # with the passwords of topics' users
-            file.write(json.dumps(fields, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_directory(into)
+        replace_small_file(path, json.dumps(fields, indent=1) + "\n", 0o600)  # with the passwords of topics' users
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}; give the same command again") from error
 

@@ -21,7 +21,7 @@ from waltz_ray.coordination.hold_store import Hold
 from waltz_ray.coordination.seeding import Seed
 from waltz_ray.errors import StorageError
 from waltz_ray.protocol.spaces import DEFAULT_SPACE, SpaceTable
-from waltz_ray.small_files import opener
+from waltz_ray.small_files import replace_small_file, sync_directory
 
 __all__ = [
     "RESTORED",
@@ -29,7 +29,6 @@ __all__ = [
     "RestoredCluster",
     "forget_restored",
     "read_restored",
-    "sync_directory",
     "write_restored",
 ]
 
@@ -140,14 +139,8 @@ def read_restored(directory: str | os.PathLike[str]) -> RestoredCluster | None:
 
 def write_restored(directory: str | os.PathLike[str], restored: RestoredCluster) -> None:
     """Atomically, and durable when this returns. OSError."""
-    path = Path(directory) / RESTORED
-    temporary = path.with_suffix(".new")
-    with open(temporary, "w", opener=opener(0o644)) as file:  # who may do what in the cluster is in it
-        file.write(json.dumps(restored._fields(), indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_directory(directory)
+    text = json.dumps(restored._fields(), indent=1) + "\n"
+    replace_small_file(Path(directory) / RESTORED, text, 0o644)  # who may do what in the cluster is in it
 
 
 def forget_restored(directory: str | os.PathLike[str]) -> None:
@@ -157,12 +150,3 @@ def forget_restored(directory: str | os.PathLike[str]) -> None:
     except FileNotFoundError:
         return
     sync_directory(directory)
-
-
-def sync_directory(directory: str | os.PathLike[str]) -> None:
-    """What was renamed in it stays so. OSError."""
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
