@@ -39,41 +39,50 @@ async def _until(heard: asyncio.Queue[SessionEvent | SessionConfirmed], kind: ty
             return event
 
 
-def test_a_replica_is_behind_when_it_lacks_what_is_committed() -> None:
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        replicas: list[SilentReplica] = []
+@asynccontextmanager
+async def silent_replicas(deaf: bool = False) -> AsyncIterator[tuple[list[SilentReplica], Endpoint]]:
+    """Whoever connects to the endpoint gets one; all are gone in the end."""
+    replicas: list[SilentReplica] = []
 
-        def accept() -> SilentReplica:
-            replicas.append(SilentReplica(deaf=True))
-            return replicas[-1]
+    def accept() -> SilentReplica:
+        replicas.append(SilentReplica(deaf=deaf))
+        return replicas[-1]
 
-        listener = await loop.create_server(accept, "127.0.0.1", 0)
-        heard: asyncio.Queue[SessionEvent | SessionConfirmed] = asyncio.Queue()
-        queue = Pool(1 << 40)
-        config = ServerConfig(replica_lag_bytes=LAG_BYTES)
-        drivers = Listening(lambda _, event: heard.put_nowait(event), 0)
-        link = ReplicaLink(0, uuid.uuid4(), config, drivers, Outgoing(), queue, keyring())
-        link.move_to(Endpoint("127.0.0.1", listener.sockets[0].getsockname()[1]))
-        await _until(heard, ReplicaAvailable)
-        unsent, piece = 0, bytes(LAG_BYTES)
-        while unsent <= 8 * LAG_BYTES:  # what the kernel takes on both sides is no measure
-            queue.used_bytes += len(piece)
-            link.append(0, 1, 0, piece)
-            assert link._live is not None
-            unsent = link._live.unsent_bytes
-        link._check_progress(loop.time())
-        assert link.up, "nothing of it is committed: the others have not taken it either"
-        queue.used_bytes = 0
-        link._check_progress(loop.time())
-        lost = await _until(heard, ReplicaLost)
-        assert isinstance(lost, ReplicaLost)
-        assert "behind" in lost.reason
-        await link.close()
+    listener = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
+    try:
+        yield replicas, Endpoint("127.0.0.1", listener.sockets[0].getsockname()[1])
+    finally:
         for replica in replicas:
             replica.abort("the test is over")
         listener.close()
         await listener.wait_closed()
+
+
+def test_a_replica_is_behind_when_it_lacks_what_is_committed() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        async with silent_replicas(deaf=True) as (_, endpoint):
+            heard: asyncio.Queue[SessionEvent | SessionConfirmed] = asyncio.Queue()
+            queue = Pool(1 << 40)
+            config = ServerConfig(replica_lag_bytes=LAG_BYTES)
+            drivers = Listening(lambda _, event: heard.put_nowait(event), 0)
+            link = ReplicaLink(0, uuid.uuid4(), config, drivers, Outgoing(), queue, keyring())
+            link.move_to(endpoint)
+            await _until(heard, ReplicaAvailable)
+            unsent, piece = 0, bytes(LAG_BYTES)
+            while unsent <= 8 * LAG_BYTES:  # what the kernel takes on both sides is no measure
+                queue.used_bytes += len(piece)
+                link.append(0, 1, 0, piece)
+                assert link._live is not None
+                unsent = link._live.unsent_bytes
+            link._check_progress(loop.time())
+            assert link.up, "nothing of it is committed: the others have not taken it either"
+            queue.used_bytes = 0
+            link._check_progress(loop.time())
+            lost = await _until(heard, ReplicaLost)
+            assert isinstance(lost, ReplicaLost)
+            assert "behind" in lost.reason
+            await link.close()
 
     asyncio.run(run())
 
@@ -83,33 +92,23 @@ def test_a_replica_that_denies_a_server_is_asked_again_with_pauses(caplog: pytes
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        replicas: list[SilentReplica] = []
-
-        def accept() -> SilentReplica:
-            replicas.append(SilentReplica(deaf=True))
-            return replicas[-1]
-
-        listener = await loop.create_server(accept, "127.0.0.1", 0)
-        heard: asyncio.Queue[SessionEvent | SessionConfirmed] = asyncio.Queue()
-        drivers = Listening(lambda _, event: heard.put_nowait(event), 0)
-        right, mine = SECRET, [Secret(bytes(32))]
-        keys = Keyring(lambda: mine[0].credential(Role.SERVER))
-        link = ReplicaLink(0, uuid.uuid4(), ServerConfig(), drivers, Outgoing(), Pool(1), keys)
-        link.move_to(Endpoint("127.0.0.1", listener.sockets[0].getsockname()[1]))
-        begun = loop.time()
-        while loop.time() - begun < 1.0:
-            await asyncio.sleep(0.01)  # what is counted is attempts in a time
-        assert 2 <= len(replicas) <= 20
-        assert not link.up
-        assert heard.empty()
-        assert "compare their secret files" in link._down_because
-        mine[0] = right
-        await _until(heard, ReplicaAvailable)
-        await link.close()
-        for replica in replicas:
-            replica.abort("the test is over")
-        listener.close()
-        await listener.wait_closed()
+        async with silent_replicas(deaf=True) as (replicas, endpoint):
+            heard: asyncio.Queue[SessionEvent | SessionConfirmed] = asyncio.Queue()
+            drivers = Listening(lambda _, event: heard.put_nowait(event), 0)
+            right, mine = SECRET, [Secret(bytes(32))]
+            keys = Keyring(lambda: mine[0].credential(Role.SERVER))
+            link = ReplicaLink(0, uuid.uuid4(), ServerConfig(), drivers, Outgoing(), Pool(1), keys)
+            link.move_to(endpoint)
+            begun = loop.time()
+            while loop.time() - begun < 1.0:
+                await asyncio.sleep(0.01)  # what is counted is attempts in a time
+            assert 2 <= len(replicas) <= 20
+            assert not link.up
+            assert heard.empty()
+            assert "compare their secret files" in link._down_because
+            mine[0] = right
+            await _until(heard, ReplicaAvailable)
+            await link.close()
 
     asyncio.run(run())
     told = [record.getMessage() for record in caplog.records if record.name == "waltz_ray.actors.replica_link"]
@@ -207,34 +206,24 @@ def test_a_read_that_is_not_answered_ends_the_link_though_orders_are() -> None:
 
 def test_an_answer_that_is_long_in_coming_is_waited_for_as_long_as_it_comes() -> None:
     async def run() -> None:
-        replicas: list[SilentReplica] = []
-
-        def accept() -> SilentReplica:
-            replicas.append(SilentReplica())
-            return replicas[-1]
-
-        listener = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
-        heard: asyncio.Queue[SessionEvent | SessionConfirmed] = asyncio.Queue()
-        drivers = Listening(lambda _, event: heard.put_nowait(event), 0)
-        config = ServerConfig(replica_timeout_ms=500)
-        link = ReplicaLink(0, uuid.uuid4(), config, drivers, Outgoing(), Pool(1), keyring())
-        link.move_to(Endpoint("127.0.0.1", listener.sockets[0].getsockname()[1]))
-        await _until(heard, ReplicaAvailable)
-        reading = asyncio.ensure_future(link.read(Read(0, -1, 0, 1, 100)))
-        replicas[1].send_bytes(frame_header(MAGIC_REPLICA, REPLICA_VERSION, 1000))
-        for _ in range(30):
-            replicas[1].send_bytes(b"x")
-            await asyncio.sleep(0.05)  # how slow the line is
-            link._check_progress(asyncio.get_running_loop().time())
-        assert not reading.done()
-        await _until(heard, ReplicaLost)
-        with pytest.raises(ConnectionError, match="no answer for 500 ms"):
-            await reading
-        await link.close()
-        for replica in replicas:
-            replica.abort("the test is over")
-        listener.close()
-        await listener.wait_closed()
+        async with silent_replicas() as (replicas, endpoint):
+            heard: asyncio.Queue[SessionEvent | SessionConfirmed] = asyncio.Queue()
+            drivers = Listening(lambda _, event: heard.put_nowait(event), 0)
+            config = ServerConfig(replica_timeout_ms=500)
+            link = ReplicaLink(0, uuid.uuid4(), config, drivers, Outgoing(), Pool(1), keyring())
+            link.move_to(endpoint)
+            await _until(heard, ReplicaAvailable)
+            reading = asyncio.ensure_future(link.read(Read(0, -1, 0, 1, 100)))
+            replicas[1].send_bytes(frame_header(MAGIC_REPLICA, REPLICA_VERSION, 1000))
+            for _ in range(30):
+                replicas[1].send_bytes(b"x")
+                await asyncio.sleep(0.05)  # how slow the line is
+                link._check_progress(asyncio.get_running_loop().time())
+            assert not reading.done()
+            await _until(heard, ReplicaLost)
+            with pytest.raises(ConnectionError, match="no answer for 500 ms"):
+                await reading
+            await link.close()
 
     asyncio.run(run())
 
@@ -247,41 +236,33 @@ def test_what_is_left_of_a_connection_that_was_given_up_is_of_no_order(monkeypat
     async def run() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: failures.append(context))
-        replicas: list[SilentReplica] = []
+        async with silent_replicas() as (replicas, endpoint):
+            heard: asyncio.Queue[SessionEvent | SessionConfirmed] = asyncio.Queue()
 
-        def accept() -> SilentReplica:
-            replicas.append(SilentReplica())
-            return replicas[-1]
+            def tell(_: int, event: SessionEvent | SessionConfirmed) -> None:
+                heard.put_nowait(event)
+                if event == SessionConfirmed(1, 0, 0):
+                    loop.call_soon(link.move_to, Endpoint("127.0.0.1", 1))
 
-        listener = await loop.create_server(accept, "127.0.0.1", 0)
-        heard: asyncio.Queue[SessionEvent | SessionConfirmed] = asyncio.Queue()
-
-        def tell(_: int, event: SessionEvent | SessionConfirmed) -> None:
-            heard.put_nowait(event)
-            if event == SessionConfirmed(1, 0, 0):
-                loop.call_soon(link.move_to, Endpoint("127.0.0.1", 1))
-
-        drivers = Listening(tell, 0)
-        link = ReplicaLink(0, uuid.uuid4(), ServerConfig(), drivers, Outgoing(), Pool(1), keyring())
-        link.move_to(Endpoint("127.0.0.1", listener.sockets[0].getsockname()[1]))
-        await _until(heard, ReplicaAvailable)
-        stream = link._live
-        assert stream is not None
-        for number in range(5):
-            link.confirm(0, 1, number)
-        reply = encode_frame(MAGIC_REPLICA, REPLICA_VERSION, *encode_replica(StateReply(0, 1, 1, -1, -1, -1, False)))
-        replicas[0].send_bytes(5 * reply)
-        assert await asyncio.wait_for(heard.get(), 20) == SessionConfirmed(1, 0, 0)
-        assert isinstance(await asyncio.wait_for(heard.get(), 20), ReplicaLost)
-        async with compat.timeout(20):
-            while not stream.ended:
-                await asyncio.sleep(0)
-        assert heard.empty()
-        await link.close()
-        for replica in replicas:
-            replica.abort("the test is over")
-        listener.close()
-        await listener.wait_closed()
+            drivers = Listening(tell, 0)
+            link = ReplicaLink(0, uuid.uuid4(), ServerConfig(), drivers, Outgoing(), Pool(1), keyring())
+            link.move_to(endpoint)
+            await _until(heard, ReplicaAvailable)
+            stream = link._live
+            assert stream is not None
+            for number in range(5):
+                link.confirm(0, 1, number)
+            reply = encode_frame(
+                MAGIC_REPLICA, REPLICA_VERSION, *encode_replica(StateReply(0, 1, 1, -1, -1, -1, False))
+            )
+            replicas[0].send_bytes(5 * reply)
+            assert await asyncio.wait_for(heard.get(), 20) == SessionConfirmed(1, 0, 0)
+            assert isinstance(await asyncio.wait_for(heard.get(), 20), ReplicaLost)
+            async with compat.timeout(20):
+                while not stream.ended:
+                    await asyncio.sleep(0)
+            assert heard.empty()
+            await link.close()
 
     asyncio.run(run())
     assert not failures

@@ -163,15 +163,7 @@ def test_damage_and_a_log_without_its_beginning_are_told() -> None:
     both = damaged(CONTROL_FILE, 128 + 60 + 10)
     both.flip(f"{DIRECTORY}/{CONTROL_FILE}", 128 + 60 + 40)
     assert "both slots of partition 1 have wrong checksums" in refused(both, Corruption)
-    disk = FaultyDisk()
-    store = create(disk)
-    log = store.partition(0)
-    log.open_session(1)
-    append(log, 40)
-    store.sync([0])
-    log.set_low_water_mark(1, 39, 39)
-    newest = max(path for path in disk.files() if path.endswith(".seg"))
-    disk.end_process()
+    disk, newest = all_committed()
     rotten = disk.content(newest)
     disk.flip(newest, 150)
     assert "damaged at byte 128: record" in refused(disk, Corruption)
@@ -183,8 +175,8 @@ def test_damage_and_a_log_without_its_beginning_are_told() -> None:
     assert "what was before has been trimmed away; Waltz 0.13 reads a log from transaction 0 on" in trimmed
 
 
-@pytest.mark.parametrize("size", [0, 60, 128], ids=["empty", "no header", "header alone"])
-def test_a_newest_segment_that_has_lost_what_was_committed_is_no_interrupted_creation(size: int) -> None:
+def all_committed() -> tuple[FaultyDisk, str]:
+    """A replica that has ended, with forty committed records, and its newest segment."""
     disk = FaultyDisk()
     store = create(disk)
     log = store.partition(0)
@@ -194,6 +186,12 @@ def test_a_newest_segment_that_has_lost_what_was_committed_is_no_interrupted_cre
     log.set_low_water_mark(1, 39, 39)
     newest = max(path for path in disk.files() if path.endswith(".seg"))
     disk.end_process()
+    return disk, newest
+
+
+@pytest.mark.parametrize("size", [0, 60, 128], ids=["empty", "no header", "header alone"])
+def test_a_newest_segment_that_has_lost_what_was_committed_is_no_interrupted_creation(size: int) -> None:
+    disk, newest = all_committed()
     disk.put(newest, disk.content(newest)[:size])
     assert newest in refused(disk, Corruption)
     assert reopen(disk).partition(0).damaged is not None
