@@ -81,7 +81,7 @@ class Walk:
 
     def _begin(self) -> None:
         chosen = self._company.random()  # mostly as the compactor does
-        oldest = 1 << self.whole.oldest_section
+        oldest = self.whole.oldest_sections(1)
         sections = oldest if chosen < 0.7 else self._company.randint(1, ALL_SECTIONS) if chosen < 0.9 else ALL_SECTIONS
         snapshot = self.append(SnapshotBegin(sections))
         self._writers = self._writers[-2:]  # of late ones, too: they go on as if theirs were the open one

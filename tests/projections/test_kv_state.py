@@ -162,16 +162,17 @@ def test_how_much_of_the_log_is_needed(state: KvState) -> None:
     """From the oldest section's last snapshot on; how long ago the last one was, of whatever section, is known too."""
     state.apply((at, a_set(bytes(1000))) for at in range(10))
     for section, begin in enumerate((10, 20, 30, 40)):
-        assert (state.oldest_section, state.needed_from) == (section, -1)
+        assert (state.oldest_sections(1), state.needed_from) == (1 << section, -1)
         state.apply([(begin, encode_record(SnapshotBegin(1 << section))), (begin + 1, end_of(begin))])
         state.apply((at, a_set(bytes(1000))) for at in range(begin + 2, begin + 10))
         assert 8_000 < state.since_snapshot_bytes < 9_000
-    assert (state.oldest_section, state.needed_from) == (0, 10)
+    assert (state.oldest_sections(1), state.needed_from) == (0b1, 10)
     assert 32_000 < state.tail_bytes < 35_000
     state.apply([(50, encode_record(SnapshotBegin(0b11))), (51, a_set(b""))])
     assert (state.needed_from, state.tail_bytes > 32_000) == (10, True), "until it is whole"
     state.apply([(52, end_of(50))])
-    assert (state.oldest_section, state.needed_from) == (2, 30)
+    assert (state.oldest_sections(1), state.needed_from) == (0b100, 30)
+    assert [state.oldest_sections(count) for count in (2, 3, 4)] == [0b1100, 0b1101, 0b1111]
     assert 16_000 < state.tail_bytes < 18_000
     assert state.since_snapshot_bytes < 1000
 

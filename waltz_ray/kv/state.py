@@ -16,7 +16,17 @@ from typing import Protocol
 from waltz_ray.errors import ProjectionFailed, WireError
 from waltz_ray.kv.fold import fold, fold_sets, needed_from
 from waltz_ray.kv.fold_clients import Clients
-from waltz_ray.kv.model import ALL_SECTIONS, Item, ItemKey, LockHeld, Ownership, Record, SnapshotChunk, SnapshotItem
+from waltz_ray.kv.model import (
+    ALL_SECTIONS,
+    SECTIONS,
+    Item,
+    ItemKey,
+    LockHeld,
+    Ownership,
+    Record,
+    SnapshotChunk,
+    SnapshotItem,
+)
 from waltz_ray.kv.records import SetRow, decode_record, set_rows
 from waltz_ray.kv.routing import Unit
 from waltz_ray.kv.tables import (
@@ -69,9 +79,8 @@ class KvState(Protocol):
         """The log before this transaction, the oldest of the begins of the sections' last whole snapshots, is not
         needed any more. -1: all of it is."""
 
-    @property
-    def oldest_section(self) -> int:
-        """The one whose snapshot that is; the first of those that have none."""
+    def oldest_sections(self, count: int) -> int:
+        """So many, a bit for each: those that have no whole snapshot first, then those whose is the oldest."""
 
     @property
     def live_bytes(self) -> int:
@@ -189,9 +198,9 @@ class TableState(ABC):
     def needed_from(self) -> int:
         return needed_from(self.marks)
 
-    @property
-    def oldest_section(self) -> int:
-        return self.marks.ended.index(min(self.marks.ended))
+    def oldest_sections(self, count: int) -> int:
+        by_age = sorted(range(SECTIONS), key=self.marks.ended.__getitem__)
+        return sum(1 << section for section in by_age[:count])
 
     @property
     def live_bytes(self) -> int:

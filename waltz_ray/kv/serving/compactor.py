@@ -1,4 +1,4 @@
-"""Writes the live state of partitions into their logs anew, a section at a time, and lets go of the log before that
+"""Writes the live state of partitions into their logs anew, some sections at a time, and lets go of the log before that
 (``kv/compaction.py``).
 
 Who owns the unit of the partition's number does it: one at a time, and if two did, the older snapshot is abandoned.
@@ -49,7 +49,7 @@ class Compactor:
         least_tail_bytes: int,
     ) -> None:
         self.snapshots = 0
-        """Of sections, whole ones that were written here."""
+        """Of one section or more, whole ones that were written here."""
         self._node = node
         self._log = space_log
         self._trim = trim
@@ -147,7 +147,7 @@ class Compactor:
 
     async def _write(self, partition: int) -> None:
         state = self._node.states[partition]
-        sections = 1 << state.oldest_section
+        sections = state.oldest_sections(compaction.sections_at_once(state.live_bytes, self._least))
         begin = await self._append(partition, SnapshotBegin(sections))
         await self._node.folded_to(partition, begin)
         under_way: deque[asyncio.Future[int]] = deque()
