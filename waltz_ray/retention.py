@@ -82,6 +82,7 @@ class RetentionByHand(ClusterHandle):
             self._server_of(space.first),
             first=space.first,
             credentials=Credentials.of().where_tls_is_asked_for(self._store.access.tls_only()),
+            cluster_key=str(self._store.info().cluster_key),
         ) as reader:
             if isinstance(before, datetime):
                 return reader.first_id_at(partition_id, in_milliseconds("before", before))

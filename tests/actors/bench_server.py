@@ -109,8 +109,8 @@ class Door:
         self.wire.protocol = self.connection
         self.connection.connection_made(self.wire)
 
-    def greet(self) -> Door:
-        self.connection.data_received(encode_hello(Hello((self.version,), "test")))
+    def greet(self, message: str = "test") -> Door:
+        self.connection.data_received(encode_hello(Hello((self.version,), message)))
         return self
 
     def send(self, *messages: ClientMessage) -> None:

@@ -24,6 +24,7 @@ from waltz_ray.protocol.messages.client import (
     ChannelClosed,
     DataRangeRequest,
     DataRangeResponse,
+    ErrorMessage,
     FeedBatch,
     FeedCredit,
     FeedMode,
@@ -53,12 +54,16 @@ from waltz_ray.wire.framing import (
     MAGIC_HELLO,
     FrameDecoder,
     Hello,
+    cluster_meant,
+    decode_hello,
     encode_frame,
     encode_hello,
 )
 from waltz_ray.wire.primitives import BytesLike
 
 T = TypeVar("T")
+
+THE_FAKE_CLUSTER = "key of the fake cluster"
 
 
 @dataclass
@@ -126,6 +131,7 @@ class Script:
     hold_feeds: bool = False  # admit, and tell nobody before the next mount
     hindrance: str = ""  # what it says when it is asked why
     hello_versions: tuple[int, ...] = CLIENT_VERSIONS
+    of_cluster: str = ""  # who means another one is refused; "": nobody is
 
 
 class FakeServer:
@@ -139,6 +145,8 @@ class FakeServer:
         self.mounts: dict[tuple[int, int], MountEntry] = {}
         self.mount_marks: list[int] = []
         self.batch_sizes: list[int] = []
+        self.meant: list[str] = []
+        """The cluster that each connection meant, by its key."""
         self.connections: set[Connection] = set()
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="fake-server")
@@ -296,6 +304,15 @@ class Connection(asyncio.Protocol):
                 return
             if frame.magic != MAGIC_HELLO:
                 self.handle(decode_client(5, frame.payload))
+            else:
+                self.greeted(cluster_meant(decode_hello(frame.payload).message))
+
+    def greeted(self, meant: str) -> None:
+        self.server.meant.append(meant)
+        ours = self.server.script.of_cluster
+        if self.transport is not None and ours and meant != ours:
+            self.send(ErrorMessage("it is another cluster's"))
+            self.transport.close()
 
     def drop(self) -> None:
         if self.transport is not None:
@@ -443,7 +460,7 @@ class FakeDirectory:
 
     @property
     def cluster_key(self) -> str:
-        return "of the fake cluster"
+        return THE_FAKE_CLUSTER
 
     @property
     def cursors(self) -> CursorBook:

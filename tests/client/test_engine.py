@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
+from types import SimpleNamespace
+from typing import cast
 
+from waltz_ray.client.directory import Directory
 from waltz_ray.client.engine import Engine, settle
 from waltz_ray.client.feeds import Origin
 from waltz_ray.client.outbox import Outbox
@@ -94,7 +97,10 @@ def test_a_location_that_comes_before_a_partition_begins_does_not_begin_it() -> 
 
     async def test() -> None:
         shell, wire = Shell(), Wire()
-        engine = Engine(settle(1, 1, None, None, None, None), wire, None, Origin(fetch, no_times), shell, lambda: None)
+        directory = cast(Directory, SimpleNamespace(partitions=1, cluster_key="a-key"))
+        engine = Engine(
+            settle(1, directory, None, None, None, None), wire, None, Origin(fetch, no_times), shell, lambda: None
+        )
         partition = engine.attachment(0).partition
         engine.located({0: Location(1, 1, Endpoint("127.0.0.1", 1))})
         assert partition._opening is None

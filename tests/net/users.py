@@ -32,6 +32,7 @@ from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
 from waltz_ray.actors.replica_link import ReplicaLink
 from waltz_ray.actors.server import Server
 from waltz_ray.client import stream as client_stream
+from waltz_ray.client.credentials import NO_CREDENTIALS
 from waltz_ray.client.directory import Location
 from waltz_ray.client.range_reader import _Connection
 from waltz_ray.client.readers.sockets import open_stream
@@ -468,7 +469,7 @@ class Ranges(Reading):
         return _state_response(number)
 
     def _read(self) -> None:
-        connection = _Connection(self.endpoint, self.first_s, LIMIT)
+        connection = _Connection(self.endpoint, self.first_s, LIMIT, NO_CREDENTIALS, "")
         self.stream = connection._stream
         self._closing.insert(0, connection.close)
         while True:

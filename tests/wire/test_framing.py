@@ -23,10 +23,12 @@ from waltz_ray.wire.framing import (
     FrameDecoder,
     GreetedDecoder,
     Hello,
+    cluster_meant,
     decode_hello,
     encode_frame,
     encode_hello,
     frame_header,
+    meaning_cluster,
     negotiate,
 )
 
@@ -193,6 +195,13 @@ def test_random_streams_are_read_or_refused(stream: bytes) -> None:
 def test_hello_round_trip(versions: list[int], message: str) -> None:
     (frame,) = FrameDecoder(1000).feed(encode_hello(Hello(tuple(versions), message)))
     assert decode_hello(frame.payload) == Hello(tuple(versions), message)
+
+
+@pytest.mark.parametrize("message", ["", "a client", "one cluster=of before"])
+def test_a_hello_says_which_cluster_is_meant(message: str) -> None:
+    assert cluster_meant(meaning_cluster(message, "a-key")) == "a-key"
+    assert meaning_cluster(message, "") == message
+    assert cluster_meant("a client, of some cluster") == ""
 
 
 def test_hello_with_a_null_message() -> None:

@@ -35,7 +35,7 @@ from waltz_ray.wire.codec import (
     decode_client,
     encode_client,
 )
-from waltz_ray.wire.framing import FRAME_HEADER_BYTES, MAGIC_CLIENT, encode_frame
+from waltz_ray.wire.framing import FRAME_HEADER_BYTES, MAGIC_CLIENT, cluster_meant, encode_frame
 
 if TYPE_CHECKING:
     from waltz_ray.actors.server import Server
@@ -83,12 +83,22 @@ class ClientConnection(ClientPeer, GreetedStream):
 
     def on_ready(self) -> None:
         super().on_ready()
+        self._check_cluster(cluster_meant(self._greeted.hello.message))
         if self.version < BATCH_VERSION:
             self._dialect = OriginalDialect(self.connection_id, self.version, self._high_water_mark)
         self._server.connections[self.connection_id] = self
         guard = self._server.guard
         if guard is not None and guard.rules is not None:
             self._access = ConnectionAccess(guard, self._comer(), self.peer)
+
+    def _check_cluster(self, meant: str) -> None:
+        """Addresses are used again: who only knew one may have come to another cluster's server."""
+        info = self._server.info
+        if meant not in ("", str(info.cluster_key)):
+            raise WireError(
+                f"this is a server of cluster {info.name!r}, and not of the one that is meant ({meant[:40]!r}), whose "
+                "server had this address before: ask its ZooKeeper again"
+            )
 
     def _comer(self) -> Comer:
         member = self._transport is not None and bool(self._transport.get_extra_info("waltz_member"))

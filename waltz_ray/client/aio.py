@@ -107,8 +107,8 @@ class AsyncWaltzClient(AsyncReads):
     async def _start(self, directory: Directory, transport: Transport) -> None:
         client_id = await asyncio.to_thread(directory.next_client_id)
         callbacks, config, partitions = self._callbacks, self.config, self._given_partitions
-        count, kind = directory.partitions, self._feed_kind
-        membership = settle(client_id, count, callbacks, config, partitions, kind, self._codec)
+        kind = self._feed_kind
+        membership = settle(client_id, directory, callbacks, config, partitions, kind, self._codec)
         shell = self._shell = OwnLoop(self.config)
         changed, origin = self._ready_changed, Origin(not_here, times_not_here, self._codec)
         engine = self._started = Engine(membership, transport, callbacks, origin, shell, changed)

@@ -87,8 +87,7 @@ class WaltzClient:
         self._has_callbacks = callbacks is not None
         self._directory = directory
         # Before any thread exists: the application's code may raise.
-        count = directory.partitions
-        membership = settle(directory.next_client_id(), count, callbacks, config, partitions, feed, codec)
+        membership = settle(directory.next_client_id(), directory, callbacks, config, partitions, feed, codec)
         self.client_id = membership.client_id
         self.config = membership.config
         self._partitions = membership.mounted

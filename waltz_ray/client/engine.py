@@ -21,7 +21,7 @@ from waltz_ray.client.bounds import Partitions, check_partition, chosen_partitio
 from waltz_ray.client.codecs import Codec, encoded
 from waltz_ray.client.contexts import ContextRunner
 from waltz_ray.client.core import Mounter, PartitionShell
-from waltz_ray.client.directory import Whereabouts
+from waltz_ray.client.directory import Directory, Whereabouts
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Origin
 from waltz_ray.client.futures import Fate
@@ -58,8 +58,9 @@ class Membership:
     """What is settled before anything of a client runs."""
 
     client_id: int
+    cluster_key: str
     partitions: int
-    """Of the cluster."""
+    """Of the space."""
     mounted: tuple[int, ...]
     """Those that this client may use, ascending."""
     marks: Mapping[int, int]
@@ -71,7 +72,7 @@ class Membership:
 
 def settle(
     client_id: int,
-    count: int,
+    directory: Directory,
     callbacks: Callbacks | None,
     config: ClientConfig | None,
     partitions: Partitions,
@@ -83,12 +84,14 @@ def settle(
         raise InvalidInput(f"feed must be 'records' or 'headers', not {feed!r:.60}")
     if config is not None and not isinstance(config, ClientConfig):
         raise InvalidInput(f"config is a ClientConfig, not {type(config).__name__}: {config!r:.60}")
+    count = directory.partitions
     mounted = chosen_partitions(partitions, count)
     marks: dict[int, int] = {}
     if callbacks is not None:
         marks = {p: checked_mark(callbacks.client_high_water_mark(p)) for p in mounted}
     mode = FeedMode.OWN if callbacks is None else _FEED_MODES[feed or "records"]
-    return Membership(client_id, count, mounted, marks, mode, config or ClientConfig(), codec)
+    key = directory.cluster_key
+    return Membership(client_id, key, count, mounted, marks, mode, config or ClientConfig(), codec)
 
 
 class Engine:
@@ -121,7 +124,7 @@ class Engine:
         self._held: dict[PartitionShell, None] | None = None  # what has been appended to ``together``
         self.mounter = self._mounter(membership.client_id, membership.mode)
         self._gone: WaltzError | None = None  # why there is nothing any more to be mounted or asked
-        self.rpc = Rpc(transport, self._config, self._locate)
+        self.rpc = Rpc(transport, self._config, membership.cluster_key, self._locate)
         self._hindrances = Hindrances(lambda: self._begun, self.rpc, self._config.hindrance_after_ms / 1000)
         self.codec = membership.codec
         self.origin = origin
@@ -131,7 +134,8 @@ class Engine:
     def _mounter(self, client_id: int, mode: FeedMode) -> Mounter:
         config = self._config
         shares = mode is FeedMode.OWN and config.share_connections
-        streams = MountStreams(self._transport, config.max_frame_bytes, config.silent_ms, shares)
+        key = self.membership.cluster_key
+        streams = MountStreams(self._transport, config.max_frame_bytes, config.silent_ms, key, shares)
         return Mounter(client_id, mode, self._config, streams, self._shell)
 
     def _completed(self, completion: Completion) -> BaseException | None:

@@ -157,8 +157,8 @@ class MountStream:
 class _MountConnection(ClientStream):
     """The connection of one client, or of several that share it."""
 
-    def __init__(self, max_frame_bytes: int, silent_ms: int) -> None:
-        super().__init__(max_frame_bytes, silent_ms)
+    def __init__(self, max_frame_bytes: int, silent_ms: int, cluster_key: str) -> None:
+        super().__init__(max_frame_bytes, silent_ms, cluster_key)
         self.due: list[MountStream] = []
         """Those with something to send when what came together has been handled."""
         self._streams: dict[int, MountStream] = {}
@@ -243,10 +243,12 @@ _shared: SharedByLoop[StreamPool[_MountConnection]] = SharedByLoop()
 class MountStreams:
     """One client's streams, one per server incarnation, made when first asked for. On the client's loop only."""
 
-    def __init__(self, transport: Transport, max_frame_bytes: int, silent_ms: int, shares: bool) -> None:
+    def __init__(
+        self, transport: Transport, max_frame_bytes: int, silent_ms: int, cluster_key: str, shares: bool
+    ) -> None:
         """``shares``: it is told of nothing but its own appends, and may share connections with others that are."""
         self._transport = transport
-        self._limits = max_frame_bytes, silent_ms
+        self._settings = max_frame_bytes, silent_ms, cluster_key
         self._may_share = shares and transport.shared is not None
         self._pool: StreamPool[_MountConnection] | None = None
         self._streams: dict[_MountConnection, MountStream] = {}
@@ -264,11 +266,11 @@ class MountStreams:
         return stream
 
     def _new_pool(self) -> StreamPool[_MountConnection]:
-        return StreamPool(self._transport, lambda: _MountConnection(*self._limits))
+        return StreamPool(self._transport, lambda: _MountConnection(*self._settings))
 
     @property
     def _key(self) -> Hashable:
-        return self._transport.shared, self._limits
+        return self._transport.shared, self._settings
 
     async def close(self) -> None:
         """Leave every server. Idempotent."""

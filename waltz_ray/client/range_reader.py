@@ -44,12 +44,12 @@ class _Connection:
     """One greeted connection; one question at a time."""
 
     def __init__(
-        self, endpoint: Endpoint, timeout_s: float, max_frame_bytes: int, credentials: Presented = NO_CREDENTIALS
+        self, endpoint: Endpoint, timeout_s: float, max_frame_bytes: int, credentials: Presented, cluster_key: str
     ) -> None:
         self._next_id = 0
         tls, token = credentials.context(), credentials.token()
         self._stream = BlockingStream.open(
-            *endpoint, MAGIC_CLIENT, CLIENT_VERSIONS, max_frame_bytes, greeting(), timeout_s, tls
+            *endpoint, MAGIC_CLIENT, CLIENT_VERSIONS, max_frame_bytes, greeting(cluster_key), timeout_s, tls
         )
         try:
             check_version(self._stream.version)
@@ -92,8 +92,11 @@ class RangeReader:
         max_frame_bytes: int = 64 * 1024 * 1024,
         first: int = 0,
         credentials: Presented = NO_CREDENTIALS,
+        cluster_key: str = "",
     ) -> None:
-        """``first``: the number in the cluster of what is partition 0 here. ConfigError comes of ``credentials``."""
+        """``first``: the number in the cluster of what is partition 0 here. ConfigError comes of ``credentials``.
+        ``cluster_key``: of the cluster whose servers they have to be, "" if that is not known."""
+        self._cluster_key = cluster_key
         self._credentials = credentials
         self._first = first
         self._resolve = resolve
@@ -204,7 +207,9 @@ class RangeReader:
 
     def _connection(self, endpoint: Endpoint, timeout_s: float) -> _Connection:
         if endpoint not in self._connections:
-            self._connections[endpoint] = _Connection(endpoint, timeout_s, self._max_frame_bytes, self._credentials)
+            self._connections[endpoint] = _Connection(
+                endpoint, timeout_s, self._max_frame_bytes, self._credentials, self._cluster_key
+            )
         return self._connections[endpoint]
 
     def _forget(self, endpoint: Endpoint) -> None:

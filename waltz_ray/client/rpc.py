@@ -97,8 +97,8 @@ def only_data(batch: RecordBatch, partition_id: int, transaction_id: int) -> byt
 
 
 class _RpcStream(ClientStream):
-    def __init__(self, max_frame_bytes: int, silent_ms: int) -> None:
-        super().__init__(max_frame_bytes, silent_ms)
+    def __init__(self, max_frame_bytes: int, silent_ms: int, cluster_key: str) -> None:
+        super().__init__(max_frame_bytes, silent_ms, cluster_key)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
 
     @property
@@ -143,8 +143,11 @@ class Rpc:
     Every question only reads, so asking twice is harmless. IO thread only.
     """
 
-    def __init__(self, transport: Transport, config: ClientConfig, locate: Callable[[int], Location | None]) -> None:
-        self._pool = StreamPool(transport, lambda: _RpcStream(config.max_frame_bytes, config.silent_ms))
+    def __init__(
+        self, transport: Transport, config: ClientConfig, cluster_key: str, locate: Callable[[int], Location | None]
+    ) -> None:
+        settings = config.max_frame_bytes, config.silent_ms, cluster_key
+        self._pool = StreamPool(transport, lambda: _RpcStream(*settings))
         self._config = config
         self._locate = locate
         self._ids = count()

@@ -17,7 +17,7 @@ from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.stream import GreetedStream, Patience
 from waltz_ray.protocol.messages.client import PartitionStateRequest, ShowToken
 from waltz_ray.wire.codec import BATCH_VERSION, CLIENT_VERSIONS, ClientMessage, encode_client
-from waltz_ray.wire.framing import MAGIC_CLIENT, frame_header
+from waltz_ray.wire.framing import MAGIC_CLIENT, frame_header, meaning_cluster
 from waltz_ray.wire.primitives import BytesLike
 
 __all__ = ["ClientStream", "StreamPool", "check_version", "greeting"]
@@ -29,9 +29,9 @@ _NOBODYS = -1  # the number of a question whose answer is only a sign of life
 _NO_PARTITION = -1  # whose state anybody may ask for, whatever rights clients need
 
 
-def greeting() -> str:
-    """Who we are, for the server's log."""
-    return f"waltz_ray client {socket.gethostname()}/{os.getpid()}"
+def greeting(cluster_key: str) -> str:
+    """Who we are, for the server's log, and which cluster is meant."""
+    return meaning_cluster(f"waltz_ray client {socket.gethostname()}/{os.getpid()}", cluster_key)
 
 
 def check_version(version: int) -> None:
@@ -43,10 +43,11 @@ def check_version(version: int) -> None:
 class ClientStream(GreetedStream, Introducing, ABC):
     """One connection to one server, from HELLO to its end. Subclasses take the frames. IO thread only."""
 
-    def __init__(self, max_frame_bytes: int, silent_ms: int) -> None:
-        """``silent_ms``: a server that says nothing for so long, though asked, is given up; 0: never."""
+    def __init__(self, max_frame_bytes: int, silent_ms: int, cluster_key: str = "") -> None:
+        """``silent_ms``: a server that says nothing for so long, though asked, is given up; 0: never. ``cluster_key``:
+        of the cluster whose server it has to be, "" if that is not known."""
         patience = Patience(first_ms=_HELLO_TIMEOUT_MS, busy_bytes=_BUSY_BYTES)
-        super().__init__(MAGIC_CLIENT, CLIENT_VERSIONS, max_frame_bytes, greeting(), Outgoing(), patience)
+        super().__init__(MAGIC_CLIENT, CLIENT_VERSIONS, max_frame_bytes, greeting(cluster_key), Outgoing(), patience)
         self._hello: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._token = ""
         self.over = asyncio.Event()

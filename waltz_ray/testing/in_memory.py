@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -74,8 +73,8 @@ class InMemoryCluster:
         self._numbers = itertools.count(1)
         self._assignment = Assignment()
         self._ids = itertools.count(1)
-        self._cluster_key = str(uuid.uuid4())
-        self._directories = {DEFAULT_SPACE: _Directory(range(partitions), self._ids, self._cluster_key)}
+        self._cluster_key = ""  # made at the first start
+        self._directories: dict[str, _Directory] = {}
         self._io: IoThread | None = None
 
     # ---- life
@@ -254,7 +253,9 @@ class InMemoryCluster:
     async def _start(self) -> None:
         self._client = self._zookeeper.client()
         self._store = ClusterStore(self._client, "memory")
-        self._store.initialize(self.partitions, [0])
+        self._cluster_key = str(self._store.initialize(self.partitions, [0]).cluster_key)
+        if DEFAULT_SPACE not in self._directories:
+            self._directories[DEFAULT_SPACE] = _Directory(range(self.partitions), self._ids, self._cluster_key)
         for server_id in self._server_ids:
             await self._start_server(server_id)
         self._place()

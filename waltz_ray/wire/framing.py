@@ -34,10 +34,12 @@ __all__ = [
     "FrameDecoder",
     "GreetedDecoder",
     "Hello",
+    "cluster_meant",
     "decode_hello",
     "encode_frame",
     "encode_hello",
     "frame_header",
+    "meaning_cluster",
     "negotiate",
     "stranger",
 ]
@@ -250,6 +252,19 @@ class Hello:
 
     versions: tuple[int, ...]
     message: str
+
+
+_CLUSTER = " cluster="
+
+
+def meaning_cluster(message: str, cluster_key: str) -> str:
+    """A HELLO's ``message`` that also says which cluster its sender means, by its key; "": it does not know."""
+    return f"{message}{_CLUSTER}{cluster_key}" if cluster_key else message
+
+
+def cluster_meant(message: str) -> str:
+    """The key of the cluster that is meant by who sent this in its HELLO, "": it does not say."""
+    return message.rpartition(_CLUSTER)[2] if _CLUSTER in message else ""
 
 
 def encode_hello(hello: Hello) -> bytes:

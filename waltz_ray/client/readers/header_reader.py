@@ -57,8 +57,11 @@ class HeaderReader:
         timeout_s: float = 30.0,
         first: int = 0,
         credentials: Presented = NO_CREDENTIALS,
+        cluster_key: str = "",
     ) -> None:
-        """``first``: the number in the cluster of what is partition 0 here. ConfigError comes of ``credentials``."""
+        """``first``: the number in the cluster of what is partition 0 here. ConfigError comes of ``credentials``.
+        ``cluster_key``: of the cluster whose servers they have to be, "" if that is not known."""
+        self._cluster_key = cluster_key
         self._credentials = credentials
         self._first = first
         self._resolve = resolve
@@ -96,7 +99,7 @@ class HeaderReader:
         if self._client_id is None:
             self._client_id = self._new_client_id()
         tls, token = self._credentials.context(), self._credentials.token()
-        stream = open_stream(endpoint, MAGIC_CLIENT, BATCH_VERSION, left_s, tls=tls)
+        stream = open_stream(endpoint, MAGIC_CLIENT, BATCH_VERSION, left_s, tls=tls, cluster_key=self._cluster_key)
         try:
             stream.settimeout(left_s)
             if token:

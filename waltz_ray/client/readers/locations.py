@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from waltz_ray.client.credentials import Credentials
 from waltz_ray.coordination.cluster_store import ClusterStore
@@ -15,6 +15,8 @@ from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.spaces import DEFAULT_SPACE, Space
 
 __all__ = ["FeedPlace", "Locations", "ReplicaView", "Where", "where_of"]
+
+T = TypeVar("T")
 
 Where = str | Mapping[int, str]
 """A ZooKeeper connect string, or partition ID -> "host:port" of its server."""
@@ -101,13 +103,22 @@ class Locations:
     def has_zookeeper(self) -> bool:
         return self._store is not None
 
+    @property
+    def cluster_key(self) -> str:
+        """The cluster's; "" where there is only a table of endpoints. ClusterNotFound if ZooKeeper has none."""
+        return str(self._known(self._store.info).cluster_key) if self._store else ""
+
     def partitions(self) -> list[int]:
         """Every partition of the space. ClusterNotFound if ZooKeeper has no such cluster."""
         return list(range(self._of_space(self._store).count)) if self._store else sorted(self._fixed)
 
     def _of_space(self, store: ClusterStore) -> Space:
+        return self._known(lambda: store.spaces.get(self._space))
+
+    def _known(self, ask: Callable[[], T]) -> T:
+        """What ZooKeeper says; where it cannot be asked, its connection is closed."""
         try:
-            return store.spaces.get(self._space)
+            return ask()
         except BaseException:
             self.close()
             raise

@@ -170,6 +170,7 @@ class Reading:
                 locations.store.next_client_id,
                 first=locations.first,
                 credentials=locations.shown(self.credentials),
+                cluster_key=locations.cluster_key,
             )
 
             clock = stack.enter_context(self._server_reader(locations))
@@ -198,7 +199,12 @@ class Reading:
         return read_records
 
     def _server_reader(self, locations: Locations) -> RangeReader:
-        return RangeReader(locations.resolve, first=locations.first, credentials=locations.shown(self.credentials))
+        return RangeReader(
+            locations.resolve,
+            first=locations.first,
+            credentials=locations.shown(self.credentials),
+            cluster_key=locations.cluster_key,
+        )
 
     @property
     def _with_times(self) -> bool:
@@ -223,7 +229,10 @@ class Marks:
         self.locations = Locations(reading.where, reading.cluster, reading.space)
         replicas, first = reading.source == "replica", self.locations.first
         timeout_s, credentials = _SERVER_S if replicas else _ALONE_S, self.locations.shown(reading.credentials)
-        self._server = RangeReader(self.locations.resolve, timeout_s, first=first, credentials=credentials)
+        key = self.locations.cluster_key
+        self._server = RangeReader(
+            self.locations.resolve, timeout_s, first=first, credentials=credentials, cluster_key=key
+        )
         keyring = reading.keyring
         self._replica = ReplicaReader(self.locations.replicas, keyring, first=first) if keyring is not None else None
 
