@@ -170,7 +170,9 @@ def _family(head: LocalRay) -> list[psutil.Process]:
     found = set(process.children(recursive=True)) if process else set()
     for other in psutil.process_iter():
         try:
-            if os.getsid(other.pid) == head.pid and other.create_time() >= head.started_at - 1:
+            in_session = os.getsid(other.pid) == head.pid and other.create_time() >= head.started_at - 1
+            # A session's number is given out again, after a restart of the machine above all: then to somebody else.
+            if in_session and LOOPBACK_ONLY in other.environ():
                 found.add(other)
         except (psutil.Error, OSError):  # gone, or not ours to look at
             continue
