@@ -22,6 +22,7 @@ import pytest
 from tests.coordination.conftest import Seen
 from waltz_ray.actors import zookeeper_host
 from waltz_ray.actors.zookeeper_host import ZooKeeperHost, ZooKeeperKeeper
+from waltz_ray.coordination import embedded
 from waltz_ray.coordination.api import ConnectionState
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
@@ -103,6 +104,29 @@ def test_one_that_was_only_launched_is_adopted(data_dir: Path) -> None:
     assert json.loads((data_dir / "zookeeper.json").read_text()) == {"version": 1, "pid": server.pid, "port": port}
     with pytest.raises(CoordinationError, match=f"already runs on port {port}, not 1"):
         EmbeddedZooKeeper(data_dir, port=1).launch()
+
+
+def test_what_an_earlier_version_has_started_is_adopted(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an upgrade: two servers in one directory would be the end of it."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(embedded, "_MAIN", "org.apache.zookeeper.server.ZooKeeperServerMain")
+        address = EmbeddedZooKeeper(data_dir).start()
+    server = EmbeddedZooKeeper(data_dir)
+    pid = server.pid
+    assert pid is not None
+    assert (server.start(), server.pid) == (address, pid)
+
+
+def test_old_snapshots_and_logs_do_not_stay_for_ever(data_dir: Path) -> None:
+    for number in range(7):
+        client = KazooZooKeeper(EmbeddedZooKeeper(data_dir).start())
+        client.create(f"/{number}", b"")
+        assert all(client.get(f"/{before}") for before in range(number + 1))
+        client.close()
+        EmbeddedZooKeeper(data_dir).stop()
+    names = [path.name.partition(".")[0] for path in (data_dir / "data" / "version-2").iterdir()]
+    assert names.count("snapshot") < 6, "three are kept, and what has come since the last purge"
+    assert names.count("log") < 7
 
 
 def test_starters_at_once_start_one_server(data_dir: Path) -> None:

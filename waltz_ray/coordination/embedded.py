@@ -30,7 +30,8 @@ from waltz_ray.errors import CoordinationError, InvalidInput
 __all__ = ["EmbeddedZooKeeper"]
 
 _LOOPBACK = "127.0.0.1"
-_MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"  # of one server, too: the other main class purges nothing
+_MAINS = (_MAIN, "org.apache.zookeeper.server.ZooKeeperServerMain")  # with that of earlier versions
 _JARS = ("zookeeper*", "slf4j-api-*", "log4j-api-*", "log4j-core-*", "log4j-slf4j2-impl-*", "log4j-1.2-api-*")
 _MORE_JARS = ("netty-*", "metrics-core-*", "snappy-java-*")
 _POLL_INTERVAL_S = 0.05
@@ -192,7 +193,7 @@ class EmbeddedZooKeeper:
                 alive = process.status() != psutil.STATUS_ZOMBIE
             except psutil.Error:  # gone, or not ours to look at
                 continue
-            if alive and command[-2:] == [_MAIN, str(self._config)]:
+            if alive and command[-2:] in [[main, str(self._config)] for main in _MAINS]:
                 return process
         return None
 
