@@ -78,6 +78,7 @@ from waltz_ray.runtime.status import (
 )
 from waltz_ray.security.addresses import check_addresses
 from waltz_ray.security.secret_file import make_secret
+from waltz_ray.small_files import make_directories
 from waltz_ray.startup_checks import check_files, check_layers_come_in, troubles, unused_settings
 
 __all__ = [
@@ -375,7 +376,7 @@ def _numbers(actors: Sequence[str], kind: str) -> list[int]:
 def _one_at_a_time(directory: str, progress: Progress) -> Iterator[None]:
     """The directory is there, and nobody else brings a cluster up in it. InvalidInput if it cannot be had."""
     try:
-        Path(directory).mkdir(mode=0o755, parents=True, exist_ok=True)
+        make_directories(directory, 0o755)
         lock = open(os.path.join(directory, cluster_file.LOCK), "w")  # noqa: SIM115 - what fails here has a name
     except OSError as error:
         why = "it is a file" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror

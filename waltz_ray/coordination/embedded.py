@@ -26,6 +26,7 @@ import psutil  # type: ignore[import-untyped]
 
 from waltz_ray.coordination.java import find_java
 from waltz_ray.errors import CoordinationError, InvalidInput
+from waltz_ray.small_files import make_directories
 
 __all__ = ["EmbeddedZooKeeper"]
 
@@ -173,7 +174,8 @@ class EmbeddedZooKeeper:
     @contextmanager
     def _starting(self) -> Iterator[None]:
         self.check_directory()
-        self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directories(self._dir.parent, 0o755)
+        make_directories(self._dir, 0o700)
         if self._dir.stat().st_uid == os.geteuid():  # its files have what some nodes tell nobody: passwords
             self._dir.chmod(0o700)
         with open(self._lock, "w") as lock:
