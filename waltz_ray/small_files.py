@@ -12,7 +12,6 @@ from waltz_ray.errors import InvalidInput
 __all__ = [
     "MOST_FILE_BYTES",
     "make_directories",
-    "opener",
     "read_small_file",
     "replace_small_file",
     "sync_directory",

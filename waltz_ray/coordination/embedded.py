@@ -26,7 +26,7 @@ import psutil  # type: ignore[import-untyped]
 
 from waltz_ray.coordination.java import find_java
 from waltz_ray.errors import CoordinationError, InvalidInput
-from waltz_ray.small_files import make_directories
+from waltz_ray.small_files import make_directories, replace_small_file
 
 __all__ = ["EmbeddedZooKeeper"]
 
@@ -273,10 +273,8 @@ def _have_text(path: Path, text: str) -> None:
     """The file has this text, or what it had: its port is known by nothing else. CoordinationError."""
     if path.exists() and path.read_text() == text:
         return
-    new = path.with_name(f"{path.name}.new")
     try:
-        new.write_text(text)
-        new.replace(path)
+        replace_small_file(path, text, 0o644)
     except OSError as error:
         raise CoordinationError(f"{path} cannot be written: {error.strerror}; look after that disk") from error
 
