@@ -24,7 +24,7 @@ from waltz_ray.actors import zookeeper_host
 from waltz_ray.actors.zookeeper_host import ZooKeeperHost, ZooKeeperKeeper
 from waltz_ray.coordination import embedded
 from waltz_ray.coordination.api import ConnectionState
-from waltz_ray.coordination.embedded import EmbeddedZooKeeper
+from waltz_ray.coordination.embedded import EmbeddedZooKeeper, _have_text
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import CoordinationError, InvalidInput, ZooKeeperUnreachable
 
@@ -172,6 +172,20 @@ def test_a_full_disk_does_not_take_its_port_away(data_dir: Path, monkeypatch: py
     server = EmbeddedZooKeeper(data_dir)
     with pytest.raises(CoordinationError, match=r"zoo\.cfg cannot be written: No space left"):
         server.start()
+    assert server._configured_port() == 23456
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe\0", b"clientPort=\n", b"clientPort=21 81\n", b"clientPort=70000\n", bytes(300)]
+)
+def test_what_a_loss_of_power_left_of_its_settings_is_written_anew(data_dir: Path, content: bytes) -> None:
+    data_dir.mkdir()
+    (data_dir / "zookeeper.lock").touch()
+    (data_dir / "zoo.cfg").write_bytes(content)
+    server = EmbeddedZooKeeper(data_dir)
+    assert server._configured_port() == 0
+    config = data_dir / "zoo.cfg"
+    _have_text(config, "clientPort=23456\n")
     assert server._configured_port() == 23456
 
 

@@ -206,8 +206,9 @@ class EmbeddedZooKeeper:
             return []  # only a hint: without it the process list is searched
 
     def _configured_port(self) -> int:
-        lines = self._config.read_text().splitlines() if self._config.exists() else []
-        return next((int(line.partition("=")[2]) for line in lines if line.startswith("clientPort=")), 0)
+        lines = self._config.read_text(errors="replace").splitlines() if self._config.exists() else []
+        ports = (line.partition("=")[2] for line in lines if line.startswith("clientPort="))
+        return next((int(port) for port in ports if port.isdecimal() and int(port) < 1 << 16), 0)
 
     def _choose_port(self) -> int:
         if self._port:
@@ -271,7 +272,7 @@ class EmbeddedZooKeeper:
 
 def _have_text(path: Path, text: str) -> None:
     """The file has this text, or what it had: its port is known by nothing else. CoordinationError."""
-    if path.exists() and path.read_text() == text:
+    if path.exists() and path.read_text(errors="replace") == text:
         return
     try:
         replace_small_file(path, text, 0o644)
