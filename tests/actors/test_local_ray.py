@@ -49,7 +49,7 @@ def session(tmp_path: Path, environment: dict[str, str]) -> Iterator[tuple[Local
 
 def lives(process: psutil.Process) -> bool:
     """A zombie, where nobody reaps orphans, does not."""
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
 
 
 def test_a_token_of_somebody_else_s_ray_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

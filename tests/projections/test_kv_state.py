@@ -400,11 +400,13 @@ class FailsToSync:
         raise lmdb.Error("mdb_env_sync: Input/output error")
 
 
-def test_what_could_not_be_synced_is_not_believed_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_could_not_be_synced_is_not_believed_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also in the same boot: what is to be read there now may be what was there before once the kernel forgets it."""
     state = in_file(tmp_path)
     state.apply([(0, a_set(b"x"))])
-    state._file._environment = FailsToSync(state._file._environment)
+    monkeypatch.setattr(state._file, "_environment", FailsToSync(state._file._environment))
     state.close()
     assert "begun anew, from the log: it could not be synced: mdb_env_sync: Input/output error" in caplog.text
     again = in_file(tmp_path)
