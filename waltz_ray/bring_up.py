@@ -472,6 +472,7 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
                     f"the ZooKeeper at {known.zookeeper} has no cluster {known.name!r}, which {known.directory} holds: "
                     "is it the right one, and does it have its data? (if that is lost: waltz recover)"
                 ) from None
+            _check_no_replicas(known)
             replica_ids = tuple(range(config.replicas))
             nodes = alive_nodes()
             placement = _placement(config, nodes)
@@ -484,6 +485,18 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
         return info
     finally:
         client.close()
+
+
+def _check_no_replicas(known: ClusterFile) -> None:
+    """ClusterMismatch if the directory has replicas of a cluster that ZooKeeper does not know by this name: a new one
+    could not use them."""
+    found = next(Path(known.directory).glob("replica-*/waltz-storage.ctl"), None)
+    if found is not None:
+        raise ClusterMismatch(
+            f"{found.parent} is a replica of a cluster already, whose cluster.json was lost, and the ZooKeeper at "
+            f"{known.zookeeper} has none that is called {known.name!r}: give its name with --cluster; if ZooKeeper's "
+            "data is lost, too: waltz recover"
+        )
 
 
 def _placement(config: ClusterConfig, nodes: list[NodeView]) -> dict[int, str]:

@@ -255,6 +255,11 @@ def test_a_cluster_whose_file_is_lost_too_is_brought_up_and_no_other_one(
     for number in range(3):
         disks.replica(number, (20, 0, 4))
     disks.remember()
+    server = MemoryZooKeeperServer()
+    monkeypatch.setattr(bring_up, "KazooZooKeeper", lambda zookeeper: server.client())
+    with pytest.raises(ClusterMismatch, match=r"replica-\d is a replica of a cluster already.*: waltz recover"):
+        bring_up._initialise(bring_up._known(config), config)
+    assert server.client().children("/") == []
     plan = plan_recovery(disks.directories)
     (tmp_path / "elsewhere").mkdir()
     with pytest.raises(InvalidInput, match=f"the cluster was in {tmp_path}, and its processes look there"):
@@ -262,8 +267,6 @@ def test_a_cluster_whose_file_is_lost_too_is_brought_up_and_no_other_one(
     apply_recovery(plan, str(tmp_path))
     known = bring_up._known(config)
     assert known.key == str(disks.key)
-    server = MemoryZooKeeperServer()
-    monkeypatch.setattr(bring_up, "KazooZooKeeper", lambda zookeeper: server.client())
     assert bring_up._initialise(known, config).cluster_key == disks.key
     cluster_file.write(replace(known, name="other", key=str(uuid.uuid4())))
     with pytest.raises(InvalidInput, match="holds another cluster, 'other'"):
