@@ -125,7 +125,7 @@ def _temporary(directory: Path) -> Path:
                 "another directory"
             )
     if inside.exists():
-        shutil.rmtree(before, ignore_errors=True)
+        _remove(before)
         inside.rename(before)
     inside.mkdir(mode=0o755)
     if len(os.fsencode(inside)) <= _LONGEST_TEMPORARY:
@@ -133,6 +133,22 @@ def _temporary(directory: Path) -> Path:
     link = Path(tempfile.mkdtemp(prefix=_SHORT, dir="/tmp"), "ray")
     link.symlink_to(inside)
     return link
+
+
+def _remove(directory: Path) -> None:
+    """All of it, if it is there; last what says that it is of a Ray: else who is killed meanwhile leaves what nobody
+    can tell from somebody's files. InvalidInput."""
+    if not directory.exists():
+        return
+    try:
+        for path in [*directory.iterdir()]:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != _LOG:
+                path.unlink()
+        shutil.rmtree(directory)
+    except OSError as error:
+        raise InvalidInput(f"{error.filename} cannot be removed: {error.strerror}; move {directory} away") from error
 
 
 def stop(head: LocalRay) -> None:
