@@ -117,6 +117,23 @@ def test_what_an_earlier_version_has_started_is_adopted(data_dir: Path, monkeypa
     assert (server.start(), server.pid) == (address, pid)
 
 
+def test_a_loss_of_power_behind_the_first_start_leaves_what_the_next_one_needs(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not start with a log, and no snapshot that the log goes on from."""
+    synced: set[Path] = set()
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        fsync(handle)
+        synced.add(Path(os.readlink(f"/proc/self/fd/{handle}")))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    EmbeddedZooKeeper(data_dir).start()
+    data = data_dir / "data"
+    assert {data_dir, data, data / "version-2", data / "version-2" / "snapshot.0"} <= synced
+
+
 def test_old_snapshots_and_logs_do_not_stay_for_ever(data_dir: Path) -> None:
     for number in range(7):
         client = KazooZooKeeper(EmbeddedZooKeeper(data_dir).start())

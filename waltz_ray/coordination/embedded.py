@@ -26,7 +26,7 @@ import psutil  # type: ignore[import-untyped]
 
 from waltz_ray.coordination.java import find_java
 from waltz_ray.errors import CoordinationError, InvalidInput
-from waltz_ray.small_files import make_directories, replace_small_file
+from waltz_ray.small_files import make_directories, replace_small_file, sync_directory
 
 __all__ = ["EmbeddedZooKeeper"]
 
@@ -121,6 +121,7 @@ class EmbeddedZooKeeper:
         with self._starting():
             process, port = self._adopted_or_launched()
             self._wait_until_ready(process, port, timeout_s)
+            self._flush_snapshots()
             with suppress(OSError):  # a hint, and the disk may be full
                 self._record.write_text(json.dumps({"version": 1, "pid": process.pid, "port": port}) + "\n")
             return f"{self._host}:{port}"
@@ -264,6 +265,21 @@ class EmbeddedZooKeeper:
             and b"Mode:" in _ask(self._host, port, b"srvr")
             and process.is_running()
         )
+
+    def _flush_snapshots(self) -> None:
+        """The server does not flush them, and does not start with a log alone: as a loss of power soon after the first
+        start would leave it. CoordinationError."""
+        directory = self._dir / "data" / "version-2"
+        try:
+            for path in directory.glob("snapshot.*"):
+                with suppress(FileNotFoundError), open(path, "rb") as snapshot:  # it removes old ones
+                    os.fsync(snapshot.fileno())
+            for each in (directory, directory.parent, self._dir):
+                sync_directory(each)
+        except OSError as error:
+            raise CoordinationError(
+                f"ZooKeeper's files in {directory} cannot be flushed: {error.strerror}; look after that disk"
+            ) from error
 
     def _last_log_line(self) -> str:
         lines = self._log.read_text(errors="replace").split("\n") if self._log.exists() else []
