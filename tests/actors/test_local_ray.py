@@ -14,6 +14,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from waltz_ray.actors import local_ray
+from waltz_ray.errors import InvalidInput
 from waltz_ray.finding.cluster_file import LocalRay
 
 _LEADER = """
@@ -79,3 +80,14 @@ def test_a_session_that_has_got_a_head_s_number_since_is_not_ended(tmp_path: Pat
         local_ray.stop(replace(now, started_at=now.started_at - 3600))
         assert lives(head) == leader_lives
         assert lives(other)
+
+
+def test_a_ray_of_another_user_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(process: psutil.Process) -> None:
+        raise psutil.AccessDenied(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "terminate", refused)
+    with session(tmp_path, local_ray._environment(1, 2)) as (ray, head, _):
+        with pytest.raises(InvalidInput, match=f"pid {head.pid}. is another user's: end it as that user"):
+            local_ray.stop(ray)
+        assert lives(head)

@@ -146,6 +146,18 @@ def test_old_snapshots_and_logs_do_not_stay_for_ever(data_dir: Path) -> None:
     assert names.count("log") < 7
 
 
+def test_a_server_of_another_user_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Others:
+        pid = 7
+
+        def terminate(self) -> None:
+            raise psutil.AccessDenied(self.pid)
+
+    monkeypatch.setattr(EmbeddedZooKeeper, "_find", lambda server: Others())
+    with pytest.raises(CoordinationError, match=r"pid 7. is another user's: end it as that user"):
+        EmbeddedZooKeeper(tmp_path).stop()
+
+
 def test_starters_at_once_start_one_server(data_dir: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         addresses = list(pool.map(lambda _: EmbeddedZooKeeper(data_dir).start(), range(4)))

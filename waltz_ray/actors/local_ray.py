@@ -154,13 +154,18 @@ def _remove(directory: Path) -> None:
 def stop(head: LocalRay) -> None:
     """End this Ray and everything it started, by pid, nothing else. Idempotent.
 
-    The head ends its own processes on SIGTERM. One that was killed has left them behind, in its session.
+    The head ends its own processes on SIGTERM. One that was killed has left them behind, in its session. InvalidInput
+    if it is another user's.
     """
     family = _family(head)
     process = head.process()
     if process is not None:
-        with suppress(psutil.NoSuchProcess):
+        try:
             process.terminate()
+        except psutil.NoSuchProcess:
+            pass
+        except psutil.AccessDenied as error:
+            raise InvalidInput(f"Ray (pid {head.pid}) is another user's: end it as that user") from error
         psutil.wait_procs([process], timeout=_END_DEADLINE_S)
         family += _family(head)  # what was started meanwhile
     _, left = psutil.wait_procs(family, timeout=2 if process else 0)

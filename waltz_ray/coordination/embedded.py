@@ -149,12 +149,21 @@ class EmbeddedZooKeeper:
         return process, port
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """End the server of this directory, whoever started it: SIGTERM, after ``timeout_s`` SIGKILL. Idempotent."""
+        """End the server of this directory, whoever started it: SIGTERM, after ``timeout_s`` SIGKILL. Idempotent.
+
+        CoordinationError if it does not end, or is another user's.
+        """
         process = self._find()
         if not process:
             return
-        with suppress(psutil.NoSuchProcess):
+        try:
             process.terminate()
+        except psutil.NoSuchProcess:
+            pass
+        except psutil.AccessDenied as error:
+            raise CoordinationError(
+                f"ZooKeeper of {self._dir} (pid {process.pid}) is another user's: end it as that user"
+            ) from error
         if not self._gone_within(timeout_s):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
