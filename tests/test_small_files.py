@@ -1,16 +1,66 @@
-"""Files that people write."""
+"""Files that people write, and names that survive a loss of power."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from waltz_spark.streams.configuration import read_config
 
+from tests.backup.memory_source import MemorySource, Quiet
+from waltz_ray.backup.pace import Pace
+from waltz_ray.backup.restore import restore
+from waltz_ray.backup.run import BackupChoices, back_up
+from waltz_ray.backup.target import Target
+from waltz_ray.bring_up import _one_at_a_time
 from waltz_ray.deployment.file import read
 from waltz_ray.errors import InvalidInput, WaltzError
 from waltz_ray.security.client_rights import read_rights
-from waltz_ray.small_files import MOST_FILE_BYTES, read_small_file
+from waltz_ray.small_files import MOST_FILE_BYTES, make_directories, read_small_file
+
+
+def synced_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of the files and directories that are synced from now on."""
+    names: list[str] = []
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        fsync(handle)
+        names.append(os.readlink(f"/proc/self/fd/{handle}"))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return names
+
+
+def test_directories_that_had_to_be_made_survive_a_loss_of_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = synced_names(monkeypatch)
+    make_directories(tmp_path / "a" / "b" / "c", 0o750)
+    assert synced == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")]
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o750
+    make_directories(tmp_path / "a" / "b", 0o750)
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "d"):
+        with pytest.raises(FileExistsError):
+            make_directories(path, 0o750)
+    assert synced[3:] == []
+
+
+def test_so_do_those_of_a_cluster_a_restore_and_a_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in them is synced file by file, and gone with the name of any of them."""
+    synced = synced_names(monkeypatch)
+    with _one_at_a_time(str(tmp_path / "up" / "here"), print):
+        assert {str(tmp_path), str(tmp_path / "up")} <= {*synced}
+    synced.clear()
+    target = Target.at(str(tmp_path / "to" / "there" / "b"))
+    back_up(MemorySource(), target, BackupChoices(), Pace(None), Quiet())
+    made = [tmp_path, *(tmp_path / name for name in ("to", "to/there", "to/there/b", "to/there/b/manifests"))]
+    assert {*map(str, made)} <= {*synced}
+    synced.clear()
+    restore(target, str(tmp_path / "from" / "r"), Quiet())
+    assert {str(tmp_path), str(tmp_path / "from"), str(tmp_path / "from" / "r")} <= {*synced}
 
 
 def test_a_file_is_read_whole(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ from waltz_ray.runtime.status import (
 )
 from waltz_ray.security.addresses import check_addresses
 from waltz_ray.security.secret_file import make_secret
+from waltz_ray.small_files import make_directories
 from waltz_ray.startup_checks import check_files, check_layers_come_in, troubles, unused_settings
 
 __all__ = [
@@ -375,7 +376,7 @@ def _numbers(actors: Sequence[str], kind: str) -> list[int]:
 def _one_at_a_time(directory: str, progress: Progress) -> Iterator[None]:
     """The directory is there, and nobody else brings a cluster up in it. InvalidInput if it cannot be had."""
     try:
-        Path(directory).mkdir(mode=0o755, parents=True, exist_ok=True)
+        make_directories(directory, 0o755)
         lock = open(os.path.join(directory, cluster_file.LOCK), "w")  # noqa: SIM115 - what fails here has a name
     except OSError as error:
         why = "it is a file" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
@@ -471,6 +472,7 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
                     f"the ZooKeeper at {known.zookeeper} has no cluster {known.name!r}, which {known.directory} holds: "
                     "is it the right one, and does it have its data? (if that is lost: waltz recover)"
                 ) from None
+            _check_no_replicas(known)
             replica_ids = tuple(range(config.replicas))
             nodes = alive_nodes()
             placement = _placement(config, nodes)
@@ -483,6 +485,18 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
         return info
     finally:
         client.close()
+
+
+def _check_no_replicas(known: ClusterFile) -> None:
+    """ClusterMismatch if the directory has replicas of a cluster that ZooKeeper does not know by this name: a new one
+    could not use them."""
+    found = next(Path(known.directory).glob("replica-*/waltz-storage.ctl"), None)
+    if found is not None:
+        raise ClusterMismatch(
+            f"{found.parent} is a replica of a cluster already, whose cluster.json was lost, and the ZooKeeper at "
+            f"{known.zookeeper} has none that is called {known.name!r}: give its name with --cluster; if ZooKeeper's "
+            "data is lost, too: waltz recover"
+        )
 
 
 def _placement(config: ClusterConfig, nodes: list[NodeView]) -> dict[int, str]:

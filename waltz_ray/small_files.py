@@ -1,14 +1,21 @@
-"""Small files: those that people write, read whole; and whose they are that we write."""
+"""Small files: those that people write, read whole; those that we write, whose they are and durable."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 from waltz_ray.errors import InvalidInput
 
-__all__ = ["MOST_FILE_BYTES", "opener", "read_small_file", "replace_small_file", "sync_directory"]
+__all__ = [
+    "MOST_FILE_BYTES",
+    "make_directories",
+    "read_small_file",
+    "replace_small_file",
+    "sync_directory",
+]
 
 MOST_FILE_BYTES = 1 << 20
 """As much as ZooKeeper keeps in a node; none of these files comes near it. A device never ends."""
@@ -45,6 +52,22 @@ def replace_small_file(path: Path, text: str, mode: int) -> None:
         os.fsync(file.fileno())
     temporary.replace(path)
     sync_directory(path.parent)
+
+
+def make_directories(path: str | os.PathLike[str], mode: int) -> None:
+    """The directory is there; the names of those that had to be made for it, with at most ``mode``, survive a loss of
+    power when this returns. OSError."""
+    if os.path.isdir(path):
+        return
+    parent = Path(path).parent
+    make_directories(parent, mode)
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:  # somebody else was faster
+        if not os.path.isdir(path):
+            raise
+    with contextlib.suppress(PermissionError):  # there are directories in which we may make something, and not look
+        sync_directory(parent)
 
 
 def sync_directory(directory: str | os.PathLike[str]) -> None:

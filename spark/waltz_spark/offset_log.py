@@ -189,6 +189,8 @@ class OffsetLog:
         return str(_own(path)["stream_id"])
 
     def _load(self, of: StreamOf) -> None:
+        for each in (self._offsets, self._commits):
+            self._files.sync_directory(each)  # a process that was killed may have left names that would not stay
         offsets, commits = _numbers(self._offsets), _numbers(self._commits)
         self._oldest = min([*offsets, *commits], default=0)
         planned, committed = max(offsets, default=-1), max(commits, default=-1)

@@ -23,6 +23,7 @@ from tests.security.keys import secret_in
 from waltz_ray.actors import storage_replica
 from waltz_ray.actors.full_disk import FullDisk
 from waltz_ray.actors.own_storage import open_storage, replica_directory
+from waltz_ray.actors.replica_endpoint import end_process
 from waltz_ray.actors.storage_replica import ReplicaHost
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
@@ -118,7 +119,12 @@ class Rig:
         self.store = ClusterStore(self.client, self.cluster)
         self.info = self.store.initialize(2, [0, 1], {}, replication)
 
-    def host(self, replica_id: int = 0, config: StorageConfig = CONFIG) -> ReplicaHost:
+    def host(
+        self,
+        replica_id: int = 0,
+        config: StorageConfig = CONFIG,
+        on_fatal: Callable[[str], None] = end_process,
+    ) -> ReplicaHost:
         return ReplicaHost(
             self.cluster,
             self.zookeeper,
@@ -127,6 +133,7 @@ class Rig:
             lambda store: config,
             "127.0.0.1",
             secret_in(self.directory).path,
+            on_fatal=on_fatal,
         )
 
 
@@ -318,8 +325,10 @@ def _io_error(*arguments: object) -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def test_the_status_is_told_also_when_the_directory_was_taken_away(rig: Rig) -> None:
-    host = rig.host()
+def test_a_replica_whose_directory_was_taken_away_tells_its_status_and_ends(rig: Rig) -> None:
+    """Its files are open still, and take everything; the next start would not find it."""
+    ended: list[str] = []
+    host = rig.host(on_fatal=ended.append)
     try:
         until(lambda: host.health() is ActorState.SERVING, "the replica serves")
         assert (host.status().disk_free_bytes or 0) > 0
@@ -327,6 +336,8 @@ def test_the_status_is_told_also_when_the_directory_was_taken_away(rig: Rig) -> 
         status = host.status()
         assert status.disk_free_bytes is None
         assert status.state is ActorState.SERVING
+        until(lambda: bool(ended), "the process would end")
+        assert "replica-0 was removed, renamed or unmounted while it was served; the process ends" in ended[0]
     finally:
         host.shutdown()
 

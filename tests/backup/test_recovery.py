@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.coordination.snapshot import plant_recovered, snapshot_nodes
 from waltz_ray.errors import ClusterMismatch, Corruption, InvalidInput, StorageError, StorageLocked
+from waltz_ray.finding import cluster_file
 from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.protocol.disaster import SESSION_MARGIN, Undecided
 from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry
@@ -242,6 +244,33 @@ def test_corruption_of_a_control_file_is_not_hidden(disks: Disks) -> None:
     control.write_bytes(b"x" * 64)
     with pytest.raises(Corruption):
         plan_recovery(disks.directories)
+
+
+def test_a_cluster_whose_file_is_lost_too_is_brought_up_and_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with the disk of the node on which it was brought up: that had ZooKeeper's data, too."""
+    config = ClusterConfig("c", str(tmp_path), 2, 3, 2)
+    disks = Disks(tmp_path, to_json(Settings(config, dict.fromkeys(range(3), "CPU"))))
+    for number in range(3):
+        disks.replica(number, (20, 0, 4))
+    disks.remember()
+    server = MemoryZooKeeperServer()
+    monkeypatch.setattr(bring_up, "KazooZooKeeper", lambda zookeeper: server.client())
+    with pytest.raises(ClusterMismatch, match=r"replica-\d is a replica of a cluster already.*: waltz recover"):
+        bring_up._initialise(bring_up._known(config), config)
+    assert server.client().children("/") == []
+    plan = plan_recovery(disks.directories)
+    (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(InvalidInput, match=f"the cluster was in {tmp_path}, and its processes look there"):
+        apply_recovery(plan, str(tmp_path / "elsewhere"))
+    apply_recovery(plan, str(tmp_path))
+    known = bring_up._known(config)
+    assert known.key == str(disks.key)
+    assert bring_up._initialise(known, config).cluster_key == disks.key
+    cluster_file.write(replace(known, name="other", key=str(uuid.uuid4())))
+    with pytest.raises(InvalidInput, match="holds another cluster, 'other'"):
+        apply_recovery(plan, str(tmp_path))
 
 
 def test_what_was_planted_is_not_planted_again_when_zookeeper_is_lost_once_more(

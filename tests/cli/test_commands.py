@@ -354,6 +354,35 @@ def test_somebodys_files_are_not_taken_for_those_of_a_ray(tmp_path: Path, name: 
     assert file.exists()
 
 
+@pytest.mark.parametrize("at", range(3))
+def test_who_is_killed_while_it_removes_the_files_of_a_ray_goes_on_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    for name in ("ray", "ray.before"):
+        (tmp_path / name / "session_1" / "logs").mkdir(parents=True)
+        (tmp_path / name / "session_2").mkdir()
+        (tmp_path / name / "start.log").touch()
+    left = [at]
+
+    def killed(path: Path, ignore_errors: bool = False) -> None:
+        """What is a file goes first."""
+        for each in [*path.iterdir()]:
+            if each.is_file():
+                each.unlink()
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        rmtree(path)
+
+    rmtree = shutil.rmtree
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            local_ray._temporary(tmp_path)
+    assert local_ray._temporary(tmp_path).resolve() == tmp_path / "ray"
+    assert sorted(path.name for path in (tmp_path / "ray.before").iterdir()) == ["session_1", "session_2", "start.log"]
+
+
 def test_verify_knows_on_how_many_replicas_a_partition_is(tmp_path: Path) -> None:
     assert _replicas_of(str(tmp_path), 2) == (2, 0), "a directory that is no cluster's: what is there"
     cluster_file.write(ClusterFile("c", str(tmp_path), 4, 5, 2, replication=3))

@@ -228,6 +228,20 @@ def of_a_shell(command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), OSError(errno.ENOSPC, "No room", "/x")])
+def test_a_disk_that_fails_is_not_taken_for_the_output(
+    error: OSError, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as that of what is looked at, or of a cluster's directory."""
+
+    def failing(arguments: object) -> int:
+        raise error
+
+    monkeypatch.setattr(cli, "_command", failing)
+    assert run("verify", "/x") == 1
+    assert capsys.readouterr().err == f"waltz: {error} (WALTZ_TRACEBACK=1 shows what was being done)\n"
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_output_that_finds_no_room_is_one_line(unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)

@@ -81,6 +81,7 @@ def test_all_that_was_committed_comes_back_and_appends_go_on(life: Disaster) -> 
     lost = life.waltz("up", "--dir", str(life.directory), code=1).stderr
     assert "waltz recover" in lost
     shutil.rmtree(life.directory / "zookeeper")  # what that attempt has begun
+    (life.directory / "cluster.json").unlink()  # as with the disk that had both
     told = life.waltz("recover", "--from-replicas", str(life.directory)).stdout
     assert "nothing was changed; to do it" in told
     assert f"partition 0: ends with {len(life.records[0]) - 1}: replicas " in told

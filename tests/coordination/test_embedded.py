@@ -22,8 +22,9 @@ import pytest
 from tests.coordination.conftest import Seen
 from waltz_ray.actors import zookeeper_host
 from waltz_ray.actors.zookeeper_host import ZooKeeperHost, ZooKeeperKeeper
+from waltz_ray.coordination import embedded
 from waltz_ray.coordination.api import ConnectionState
-from waltz_ray.coordination.embedded import EmbeddedZooKeeper
+from waltz_ray.coordination.embedded import EmbeddedZooKeeper, _have_text
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import CoordinationError, InvalidInput, ZooKeeperUnreachable
 
@@ -105,6 +106,58 @@ def test_one_that_was_only_launched_is_adopted(data_dir: Path) -> None:
         EmbeddedZooKeeper(data_dir, port=1).launch()
 
 
+def test_what_an_earlier_version_has_started_is_adopted(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an upgrade: two servers in one directory would be the end of it."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(embedded, "_MAIN", "org.apache.zookeeper.server.ZooKeeperServerMain")
+        address = EmbeddedZooKeeper(data_dir).start()
+    server = EmbeddedZooKeeper(data_dir)
+    pid = server.pid
+    assert pid is not None
+    assert (server.start(), server.pid) == (address, pid)
+
+
+def test_a_loss_of_power_behind_the_first_start_leaves_what_the_next_one_needs(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not start with a log, and no snapshot that the log goes on from."""
+    synced: set[Path] = set()
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        fsync(handle)
+        synced.add(Path(os.readlink(f"/proc/self/fd/{handle}")))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    EmbeddedZooKeeper(data_dir).start()
+    data = data_dir / "data"
+    assert {data_dir, data, data / "version-2", data / "version-2" / "snapshot.0"} <= synced
+
+
+def test_old_snapshots_and_logs_do_not_stay_for_ever(data_dir: Path) -> None:
+    for number in range(7):
+        client = KazooZooKeeper(EmbeddedZooKeeper(data_dir).start())
+        client.create(f"/{number}", b"")
+        assert all(client.get(f"/{before}") for before in range(number + 1))
+        client.close()
+        EmbeddedZooKeeper(data_dir).stop()
+    names = [path.name.partition(".")[0] for path in (data_dir / "data" / "version-2").iterdir()]
+    assert names.count("snapshot") < 6, "three are kept, and what has come since the last purge"
+    assert names.count("log") < 7
+
+
+def test_a_server_of_another_user_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Others:
+        pid = 7
+
+        def terminate(self) -> None:
+            raise psutil.AccessDenied(self.pid)
+
+    monkeypatch.setattr(EmbeddedZooKeeper, "_find", lambda server: Others())
+    with pytest.raises(CoordinationError, match=r"pid 7. is another user's: end it as that user"):
+        EmbeddedZooKeeper(tmp_path).stop()
+
+
 def test_starters_at_once_start_one_server(data_dir: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         addresses = list(pool.map(lambda _: EmbeddedZooKeeper(data_dir).start(), range(4)))
@@ -140,14 +193,28 @@ def test_a_full_disk_does_not_take_its_port_away(data_dir: Path, monkeypatch: py
     (data_dir / "zookeeper.lock").touch()
     (data_dir / "zoo.cfg").write_text("# of an earlier version\nclientPort=23456\n")
 
-    def full(path: Path, text: str) -> None:
-        path.open("w").close()
+    def full(handle: int) -> None:
+        """Also a loss of power in this moment finds the old file: the new one has no name yet."""
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(os, "fsync", full)
     server = EmbeddedZooKeeper(data_dir)
     with pytest.raises(CoordinationError, match=r"zoo\.cfg cannot be written: No space left"):
         server.start()
+    assert server._configured_port() == 23456
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe\0", b"clientPort=\n", b"clientPort=21 81\n", b"clientPort=70000\n", bytes(300)]
+)
+def test_what_a_loss_of_power_left_of_its_settings_is_written_anew(data_dir: Path, content: bytes) -> None:
+    data_dir.mkdir()
+    (data_dir / "zookeeper.lock").touch()
+    (data_dir / "zoo.cfg").write_bytes(content)
+    server = EmbeddedZooKeeper(data_dir)
+    assert server._configured_port() == 0
+    config = data_dir / "zoo.cfg"
+    _have_text(config, "clientPort=23456\n")
     assert server._configured_port() == 23456
 
 

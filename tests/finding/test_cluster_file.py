@@ -39,6 +39,26 @@ def damaged(**values: object) -> str:
     )
 
 
+def test_a_loss_of_power_leaves_the_old_file_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is durable before what it names is an empty file: no command would find the cluster any more."""
+    steps: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def noted(handle: int) -> None:
+        fsync(handle)
+        steps.append(os.readlink(f"/proc/self/fd/{handle}"))
+
+    def renamed(old: Path, new: Path) -> Path:
+        steps.append(f"{old} is {new}")
+        return replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(Path, "replace", renamed)
+    cluster_file.write(ClusterFile("n", str(tmp_path), 1, 1, 1))
+    aside = str(tmp_path / "cluster.new")
+    assert steps == [aside, f"{aside} is {tmp_path / 'cluster.json'}", str(tmp_path)]
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "{", '{"version": 2}', '{"version": 1, "name": "n", "of_a_later_waltz": 3}']

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -384,6 +385,33 @@ def test_damage_that_is_met_later_ends_it_and_then_it_is_begun_anew(tmp_path: Pa
     assert (state.mark, list(state.items())) == (-1, [])
     state.apply([(0, record(0))])
     state.close()
+
+
+class FailsToSync:
+    """LMDB on a disk that has not taken some pages; the kernel tells it once."""
+
+    def __init__(self, environment: lmdb.Environment) -> None:
+        self._environment = environment
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._environment, name)
+
+    def sync(self, force: bool) -> None:
+        raise lmdb.Error("mdb_env_sync: Input/output error")
+
+
+def test_what_could_not_be_synced_is_not_believed_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the same boot: what is to be read there now may be what was there before once the kernel forgets it."""
+    state = in_file(tmp_path)
+    state.apply([(0, a_set(b"x"))])
+    monkeypatch.setattr(state._file, "_environment", FailsToSync(state._file._environment))
+    state.close()
+    assert "begun anew, from the log: it could not be synced: mdb_env_sync: Input/output error" in caplog.text
+    again = in_file(tmp_path)
+    assert (again.mark, again.item(KEY)) == (-1, None)
+    again.close()
 
 
 def refuse_to_open(patch: pytest.MonkeyPatch) -> None:

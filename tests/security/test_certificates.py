@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import socket
 import ssl
 import stat
@@ -147,6 +148,26 @@ def test_what_could_not_be_finished_is_no_hindrance(tmp_path: Path, monkeypatch:
     assert not list(tmp_path.glob("*.key"))
     assert all(each.new for each in make_certificates(tmp_path, ["127.0.0.1"], [], 2))
     assert not list(tmp_path.glob("*.new"))
+
+
+def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there is never made again: a loss of power must not leave it empty."""
+    synced: set[str] = set()
+    fsync, rename = os.fsync, Path.rename
+
+    def noted(handle: int) -> None:
+        fsync(handle)
+        synced.add(os.readlink(f"/proc/self/fd/{handle}"))
+
+    def renamed(old: Path, new: Path) -> Path:
+        assert {str(old), str(new.with_suffix(".key"))} <= synced
+        synced.clear()
+        return rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(Path, "rename", renamed)
+    make_certificates(tmp_path, ["127.0.0.1"], ["ann"], 2)
+    assert synced == {str(tmp_path)}
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

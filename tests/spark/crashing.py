@@ -25,6 +25,10 @@ class CrashingFiles(OffsetFiles):
         self.steps: list[str] = []
         self._unsynced: list[tuple[Path, bytes | None]] = []
 
+    def left_unsynced(self, path: Path) -> None:
+        """By a process that was killed before it synced this new name."""
+        self._unsynced.append((path, None))
+
     def _step(self, name: str, after: bool) -> None:
         if not after:
             self.steps.append(name)

@@ -260,6 +260,29 @@ def test_the_tests_notice_a_name_that_was_not_synced(tmp_path: Path) -> None:
         stream(tmp_path / "checkpoint", sink, limits=Limits(max_records=3)).run()
 
 
+def test_a_batch_whose_name_a_killed_run_has_not_synced_is_the_same_after_a_loss_of_power(tmp_path: Path) -> None:
+    checkpoint, sink = tmp_path / "checkpoint", Sink()
+
+    class KilledBeforeSync(OffsetFiles):
+        def sync_directory(self, path: Path) -> None:
+            if path.name == "offsets" and os.listdir(path):
+                raise Killed
+            super().sync_directory(path)
+
+    with pytest.raises(Killed):
+        stream(checkpoint, sink, KilledBeforeSync()).run()
+    files = CrashingFiles()
+    files.left_unsynced(checkpoint / "offsets" / "0")
+
+    def lose(ranges: Sequence[Range], batch_id: int) -> None:
+        sink(ranges, batch_id)
+        files.die()
+
+    with pytest.raises(Killed):
+        stream(checkpoint, lose, files).run()
+    stream(checkpoint, sink, limits=Limits(max_records=3)).run()
+
+
 CHILD = """
 import json, os, signal, sys
 from pathlib import Path

@@ -376,6 +376,27 @@ def test_crash_while_a_directory_is_made(survival: Survival) -> None:
 
 
 @pytest.mark.parametrize("survival", SURVIVALS, ids=str)
+def test_a_crash_while_the_first_segment_is_made_leaves_nothing_that_is_called_damage(survival: Survival) -> None:
+    """Of its two names one may be there alone, and no session may ever be opened here."""
+    for step in range(100):
+        for seed in range(5):
+            disk = FaultyDisk(seed=seed)
+            log = create(disk).partition(0)
+            disk.crash_after = step
+            try:
+                log.open_session(1)
+            except Crashed:
+                disk.crash(survival)
+            else:
+                assert step > 5
+                return
+            store = reopen(disk)
+            assert store.partition(0).last_id == -1
+            store.close()
+            assert_verifies(disk, -1)
+
+
+@pytest.mark.parametrize("survival", SURVIVALS, ids=str)
 def test_crash_while_an_original_directory_is_converted(survival: Survival) -> None:
     disk = original_directory(FaultyDisk())
     before = disk.changes()

@@ -125,7 +125,7 @@ def _temporary(directory: Path) -> Path:
                 "another directory"
             )
     if inside.exists():
-        shutil.rmtree(before, ignore_errors=True)
+        _remove(before)
         inside.rename(before)
     inside.mkdir(mode=0o755)
     if len(os.fsencode(inside)) <= _LONGEST_TEMPORARY:
@@ -135,16 +135,37 @@ def _temporary(directory: Path) -> Path:
     return link
 
 
+def _remove(directory: Path) -> None:
+    """All of it, if it is there; last what says that it is of a Ray: else who is killed meanwhile leaves what nobody
+    can tell from somebody's files. InvalidInput."""
+    if not directory.exists():
+        return
+    try:
+        for path in [*directory.iterdir()]:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != _LOG:
+                path.unlink()
+        shutil.rmtree(directory)
+    except OSError as error:
+        raise InvalidInput(f"{error.filename} cannot be removed: {error.strerror}; move {directory} away") from error
+
+
 def stop(head: LocalRay) -> None:
     """End this Ray and everything it started, by pid, nothing else. Idempotent.
 
-    The head ends its own processes on SIGTERM. One that was killed has left them behind, in its session.
+    The head ends its own processes on SIGTERM. One that was killed has left them behind, in its session. InvalidInput
+    if it is another user's.
     """
     family = _family(head)
     process = head.process()
     if process is not None:
-        with suppress(psutil.NoSuchProcess):
+        try:
             process.terminate()
+        except psutil.NoSuchProcess:
+            pass
+        except psutil.AccessDenied as error:
+            raise InvalidInput(f"Ray (pid {head.pid}) is another user's: end it as that user") from error
         psutil.wait_procs([process], timeout=_END_DEADLINE_S)
         family += _family(head)  # what was started meanwhile
     _, left = psutil.wait_procs(family, timeout=2 if process else 0)
@@ -170,7 +191,9 @@ def _family(head: LocalRay) -> list[psutil.Process]:
     found = set(process.children(recursive=True)) if process else set()
     for other in psutil.process_iter():
         try:
-            if os.getsid(other.pid) == head.pid and other.create_time() >= head.started_at - 1:
+            in_session = os.getsid(other.pid) == head.pid and other.create_time() >= head.started_at - 1
+            # A session's number is given out again, after a restart of the machine above all: then to somebody else.
+            if in_session and LOOPBACK_ONLY in other.environ():
                 found.add(other)
         except (psutil.Error, OSError):  # gone, or not ours to look at
             continue

@@ -19,10 +19,12 @@ of it would only be started again. No reason is final, so mounting the right dis
 | no storage, another cluster's, a damaged control file, no secret of the cluster, no certificate | REFUSED | 2 s |
 | the disk fails (EIO, EROFS, EACCES, a failed sync ...), or the unforeseen | REFUSED | 0.2 s, doubled up to 5 s |
 
-A store whose sync has failed is never used again, but another start of the same process may be made. What a failed
-sync leaves in doubt is the kernel's page cache, which outlives the process: ending it would prove nothing. It is
-recovery that must not take what it can read for what is on the disk, and every attempt begins with a wholly new store
-(new handles, nothing remembered) and the whole of recovery. Once the replica serves, a failed sync ends the process.
+A store whose sync has failed is never used again, but another start of the same process may be made. What a failed sync
+leaves in doubt is the kernel's page cache, which outlives the process: ending it would prove nothing. It is recovery
+that must not take what it can read for what is on the disk, and every attempt begins with a wholly new store (new
+handles, nothing remembered) and the whole of recovery. Once the replica serves, a failed sync ends the process. So does
+a directory that is not there any more, which is looked for every few seconds: what is acknowledged would be in files
+without names. The next start is refused.
 
 The replica follows the cluster's spaces (``ReplicaService.follow``): it grows, and removes the files of deleted ones.
 What it needs ZooKeeper for ends there: while that is away it serves what it has. Where the disk is full or handles are
@@ -89,6 +91,7 @@ from waltz_ray.runtime.status import ActorState, ReplicaStatus, StoredPartition
 from waltz_ray.security.handshakes import Doorkeeper, Keyring
 from waltz_ray.security.secret_file import SecretFile
 from waltz_ray.storage.cluster_memory import write_memory
+from waltz_ray.storage.control_file import CONTROL_FILE
 from waltz_ray.storage.disk import Disk, OsDisk
 from waltz_ray.storage.handles import OwnHandles
 from waltz_ray.storage.replica_service import ReplicaService
@@ -277,8 +280,9 @@ class ReplicaHost:
         try:
             with self._changing:
                 if self._cluster_store is not None and self._service is not None:
+                    self._check_files()
                     self._follow_with(self._cluster_store, self._service)
-        except SyncFailed as error:
+        except (SyncFailed, ControlFileMissing) as error:
             self._fatal(f"replica {self._replica_id}: {error}; the process ends")
             return _RETRY_S
         except (DiskFull, OutOfResources, CoordinationError) as error:
@@ -295,6 +299,12 @@ class ReplicaHost:
         self._pauses.reset()
         self._problem = ""
         return _METRICS_INTERVAL_S
+
+    def _check_files(self) -> None:
+        """ControlFileMissing if the files that are open have no names any more: nobody would find again what is
+        acknowledged from then on."""
+        if not self._disk.exists(f"{self._directory}/{CONTROL_FILE}"):
+            raise ControlFileMissing(f"{self._directory} was removed, renamed or unmounted while it was served")
 
     def _follow_with(self, store: ClusterStore, service: ReplicaService) -> None:
         try:

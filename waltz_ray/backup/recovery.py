@@ -24,6 +24,7 @@ from typing import Any
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.snapshot import RecoveredNodes, info_in
 from waltz_ray.errors import Corruption, InvalidInput, StorageError, WaltzError
+from waltz_ray.finding import cluster_file
 from waltz_ray.protocol.disaster import Belief, CopyFacts, Undecided, decide, possible_sets
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.roster import Roster
@@ -121,6 +122,7 @@ def apply_recovery(plan: RecoveryPlan, into: str, progress: Progress = lambda te
             f"ZooKeeper's data is still there ({left}): bring the cluster up with it, or, if it is damaged, move it "
             "away; nothing was changed"
         )
+    lost = _lost_file(plan, into)
     with _opened(OsDisk(), plan.directories, plan.cluster_key) as stores:
         for p, verdict in plan.decided.items():
             progress(f"partition {p}")
@@ -129,10 +131,43 @@ def apply_recovery(plan: RecoveryPlan, into: str, progress: Progress = lambda te
                 log.open_session(verdict.roster.session_id)
                 if log.last_id > end:
                     log.truncate(verdict.roster.session_id, end)
+    if lost is not None:
+        cluster_file.write(lost)  # first: without what was recovered nothing begins from it
     _write(into, plan)
 
 
 # ---- the file between -----------------------------------------------------------------------------------------------
+
+
+def _lost_file(plan: RecoveryPlan, into: str) -> cluster_file.ClusterFile | None:
+    """``cluster.json`` as it was, where it was lost, too: else ``waltz up`` would begin another cluster there. None: it
+    is there. InvalidInput if it is damaged, or another cluster's, or if the cluster was not in that directory."""
+    found = cluster_file.read(into)
+    if found is not None:
+        if found.key not in ("", str(plan.cluster_key)):
+            raise InvalidInput(f"{into} holds another cluster, {found.name!r}; say where this one was, with --into")
+        if found.key:
+            return None
+    info = info_in(plan.nodes, plan.name)
+    config: dict[str, Any] = dict(info.settings).get("config", {})
+    directory = os.path.realpath(into)
+    if config.get("directory", directory) != directory:
+        raise InvalidInput(
+            f"the cluster was in {config['directory']}, and its processes look there for what is theirs; recover it "
+            "there, with --into"
+        )
+    lost = cluster_file.ClusterFile(
+        plan.name,
+        directory,
+        int(config.get("partitions", info.partitions)),
+        len(info.replica_ids),
+        int(config.get("servers", 1)),
+        zookeeper=str(config.get("zookeeper", "")),
+        embedded=not config.get("zookeeper"),
+        key=str(plan.cluster_key),
+        replication=info.replication if info.replication < len(info.replica_ids) else 0,
+    )
+    return lost if found is None else replace(lost, address=found.address, ray=found.ray)
 
 
 def _write(into: str, plan: RecoveryPlan) -> None:

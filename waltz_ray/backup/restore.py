@@ -30,6 +30,7 @@ from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.replica_sets import choose_sets, nowhere_in_particular
 from waltz_ray.protocol.spaces import DEFAULT_SPACE
 from waltz_ray.protocol.times import TimeMarks
+from waltz_ray.small_files import make_directories
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.store import ReplicaStore
@@ -106,7 +107,7 @@ def restore(
     seed = Seed(uuid.uuid4(), manifest.spaces, *ids, generations, trim_marks, hold, sets, documents)
     restored = RestoredCluster(config, seed, ends, target.shown)
     try:
-        os.makedirs(into, 0o755, exist_ok=True)
+        make_directories(into, 0o755)
         write_restored(into, restored)
         _write_replicas(target, manifest, restored, into, shown)
         write_restored(into, restored.finished)

@@ -130,8 +130,11 @@ class Target:
     def _make_folder(self, path: str) -> None:
         if path in self._made:
             return
+        top = self._root  # of what may be new
+        while self._local and not os.path.exists(top.rpartition("/")[0] or "/"):
+            top = top.rpartition("/")[0]
         self._fs.create_dir(path, recursive=True)
-        while len(path) >= len(self._root) and path not in self._made:  # each of them may be new, or not yet durable
+        while len(path) >= len(top) and path not in self._made:  # each of them may be new, or not yet durable
             self._made.add(path)
             path = path.rpartition("/")[0]
             self._sync(path or "/")

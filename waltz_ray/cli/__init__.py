@@ -142,8 +142,8 @@ def _run(arguments: list[str] | None) -> int:
     except OSError as error:
         if os.environ.get("WALTZ_TRACEBACK") == "1":
             raise
-        _give_up_stdout()
-        if error.errno in _TAKES_NO_MORE:
+        is_of_output = _give_up_stdout() or error.errno != errno.EIO  # which also who reads a disk is told
+        if error.errno in _TAKES_NO_MORE and error.filename is None and is_of_output:
             print(f"waltz: what it writes cannot be written: {error.strerror}; give its output room", file=sys.stderr)
         elif not isinstance(error, BrokenPipeError):  # who read it wanted no more
             print(f"waltz: {error} (WALTZ_TRACEBACK=1 shows what was being done)", file=sys.stderr)
@@ -151,14 +151,16 @@ def _run(arguments: list[str] | None) -> int:
     return code
 
 
-def _give_up_stdout() -> None:
-    """What it has not got rid of is not tried again when Python ends."""
+def _give_up_stdout() -> bool:
+    """What it has not got rid of is not tried again when Python ends; whether there was any."""
     try:
         sys.stdout.flush()
+        return False
     except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+        return True
 
 
 def _command(arguments: list[str] | None) -> int:

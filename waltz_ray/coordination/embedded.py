@@ -26,11 +26,13 @@ import psutil  # type: ignore[import-untyped]
 
 from waltz_ray.coordination.java import find_java
 from waltz_ray.errors import CoordinationError, InvalidInput
+from waltz_ray.small_files import make_directories, replace_small_file, sync_directory
 
 __all__ = ["EmbeddedZooKeeper"]
 
 _LOOPBACK = "127.0.0.1"
-_MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"  # of one server, too: the other main class purges nothing
+_MAINS = (_MAIN, "org.apache.zookeeper.server.ZooKeeperServerMain")  # with that of earlier versions
 _JARS = ("zookeeper*", "slf4j-api-*", "log4j-api-*", "log4j-core-*", "log4j-slf4j2-impl-*", "log4j-1.2-api-*")
 _MORE_JARS = ("netty-*", "metrics-core-*", "snappy-java-*")
 _POLL_INTERVAL_S = 0.05
@@ -119,6 +121,7 @@ class EmbeddedZooKeeper:
         with self._starting():
             process, port = self._adopted_or_launched()
             self._wait_until_ready(process, port, timeout_s)
+            self._flush_snapshots()
             with suppress(OSError):  # a hint, and the disk may be full
                 self._record.write_text(json.dumps({"version": 1, "pid": process.pid, "port": port}) + "\n")
             return f"{self._host}:{port}"
@@ -146,12 +149,21 @@ class EmbeddedZooKeeper:
         return process, port
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """End the server of this directory, whoever started it: SIGTERM, after ``timeout_s`` SIGKILL. Idempotent."""
+        """End the server of this directory, whoever started it: SIGTERM, after ``timeout_s`` SIGKILL. Idempotent.
+
+        CoordinationError if it does not end, or is another user's.
+        """
         process = self._find()
         if not process:
             return
-        with suppress(psutil.NoSuchProcess):
+        try:
             process.terminate()
+        except psutil.NoSuchProcess:
+            pass
+        except psutil.AccessDenied as error:
+            raise CoordinationError(
+                f"ZooKeeper of {self._dir} (pid {process.pid}) is another user's: end it as that user"
+            ) from error
         if not self._gone_within(timeout_s):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -172,7 +184,8 @@ class EmbeddedZooKeeper:
     @contextmanager
     def _starting(self) -> Iterator[None]:
         self.check_directory()
-        self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directories(self._dir.parent, 0o755)
+        make_directories(self._dir, 0o700)
         if self._dir.stat().st_uid == os.geteuid():  # its files have what some nodes tell nobody: passwords
             self._dir.chmod(0o700)
         with open(self._lock, "w") as lock:
@@ -192,7 +205,7 @@ class EmbeddedZooKeeper:
                 alive = process.status() != psutil.STATUS_ZOMBIE
             except psutil.Error:  # gone, or not ours to look at
                 continue
-            if alive and command[-2:] == [_MAIN, str(self._config)]:
+            if alive and command[-2:] in [[main, str(self._config)] for main in _MAINS]:
                 return process
         return None
 
@@ -203,8 +216,9 @@ class EmbeddedZooKeeper:
             return []  # only a hint: without it the process list is searched
 
     def _configured_port(self) -> int:
-        lines = self._config.read_text().splitlines() if self._config.exists() else []
-        return next((int(line.partition("=")[2]) for line in lines if line.startswith("clientPort=")), 0)
+        lines = self._config.read_text(errors="replace").splitlines() if self._config.exists() else []
+        ports = (line.partition("=")[2] for line in lines if line.startswith("clientPort="))
+        return next((int(port) for port in ports if port.isdecimal() and int(port) < 1 << 16), 0)
 
     def _choose_port(self) -> int:
         if self._port:
@@ -261,6 +275,21 @@ class EmbeddedZooKeeper:
             and process.is_running()
         )
 
+    def _flush_snapshots(self) -> None:
+        """The server does not flush them, and does not start with a log alone: as a loss of power soon after the first
+        start would leave it. CoordinationError."""
+        directory = self._dir / "data" / "version-2"
+        try:
+            for path in directory.glob("snapshot.*"):
+                with suppress(FileNotFoundError), open(path, "rb") as snapshot:  # it removes old ones
+                    os.fsync(snapshot.fileno())
+            for each in (directory, directory.parent, self._dir):
+                sync_directory(each)
+        except OSError as error:
+            raise CoordinationError(
+                f"ZooKeeper's files in {directory} cannot be flushed: {error.strerror}; look after that disk"
+            ) from error
+
     def _last_log_line(self) -> str:
         lines = self._log.read_text(errors="replace").split("\n") if self._log.exists() else []
         return next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty")
@@ -268,12 +297,10 @@ class EmbeddedZooKeeper:
 
 def _have_text(path: Path, text: str) -> None:
     """The file has this text, or what it had: its port is known by nothing else. CoordinationError."""
-    if path.exists() and path.read_text() == text:
+    if path.exists() and path.read_text(errors="replace") == text:
         return
-    new = path.with_name(f"{path.name}.new")
     try:
-        new.write_text(text)
-        new.replace(path)
+        replace_small_file(path, text, 0o644)
     except OSError as error:
         raise CoordinationError(f"{path} cannot be written: {error.strerror}; look after that disk") from error
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import psutil  # type: ignore[import-untyped]
 
 from waltz_ray.errors import ClusterNotFound, InvalidInput, StorageError
-from waltz_ray.small_files import opener
+from waltz_ray.small_files import replace_small_file
 
 __all__ = ["LOCK", "ClusterFile", "LocalRay", "alone", "find_running", "read", "remove", "running_clusters", "write"]
 
@@ -127,13 +127,12 @@ def _checked(found: _Part) -> _Part:
 
 
 def write(cluster: ClusterFile) -> None:
-    """Atomically, so that a reader never sees half of it. StorageError if it cannot be written."""
+    """Atomically, so that a reader never sees half of it, nor a start after a loss of power. StorageError if it cannot
+    be written."""
     path = Path(cluster.directory) / _NAME
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    text = json.dumps({"version": _VERSION} | asdict(cluster), indent=1) + "\n"
     try:
-        with open(temporary, "w", opener=opener(0o644)) as file:  # whom ``waltz down`` ends is in it
-            file.write(json.dumps({"version": _VERSION} | asdict(cluster), indent=1) + "\n")
-        temporary.replace(path)
+        replace_small_file(path, text, 0o644)  # whom ``waltz down`` ends is in it
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 

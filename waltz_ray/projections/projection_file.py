@@ -12,8 +12,10 @@ beside it names the boot in which it is being written, and says whether it was c
 
 A file of another identity (cluster, partition, version of the fold ...), of an earlier boot and not clean, or which
 LMDB does not take, is removed and begun anew: that costs time, never data. So is one in which LMDB comes upon a page
-that is none of its own, after it was opened: it is removed when it is closed. What LMDB cannot see is not seen (it has
-no checksums): bits of a value that have turned over on the disk. Nothing here knows what is in the tables.
+that is none of its own, after it was opened: it is removed when it is closed. So is one that cannot be synced then:
+what the kernel did not write it may show until it forgets it, and then what was there before. What LMDB cannot see is
+not seen (it has no checksums): bits of a value that have turned over on the disk. Nothing here knows what is in the
+tables.
 """
 
 from __future__ import annotations
@@ -148,20 +150,27 @@ class ProjectionFile:
             ) from error
 
     def close(self) -> None:
-        """Sync, and say that it may be believed after the machine has gone down, too."""
+        """Sync, and say that it may be believed after the machine has gone down, too. One that cannot be synced is
+        removed: nothing that was written since the last sync is known to be on the disk."""
         self._end_reading()
         try:
             if self._damaged:
                 self._environment.close()
                 self._remove("it is damaged")
                 return
-            self._environment.sync(True)
+            try:
+                self._environment.sync(True)
+            except lmdb.Error as error:  # the kernel drops what it could not write, and shows it for a while as written
+                self._environment.close()
+                self._remove(f"it could not be synced: {error}; look after that disk")
+                return
             os.truncate(self.path, max(self.path.stat().st_size, self._wanted_bytes()))
             self._environment.close()
             self._say(clean=True)
         except (OSError, lmdb.Error) as error:
             _log.warning("projection %s could not be synced: %s; after a power cut it is folded anew", self.path, error)
         finally:
+            self._environment.close()  # whatever was met: no second time if it is
             os.close(self._lock)
 
     # ---- opening

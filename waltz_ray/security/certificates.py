@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from waltz_ray.errors import InvalidInput
+from waltz_ray.small_files import sync_directory
 
 __all__ = ["AUTHORITY", "SERVER", "Made", "make_certificates"]
 
@@ -161,7 +163,8 @@ def _usage(signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _write(path: Path, key_path: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
-    """Both; only its owner can read the key. InvalidInput if one of them is there: it may be the only one of its kind.
+    """Both, durably; only its owner can read the key. InvalidInput if one of them is there: it may be the only one of
+    its kind.
 
     A kill between the two leaves the key alone, which then has to be moved away."""
     for there, other in ((path, key_path), (key_path, path)):
@@ -169,12 +172,21 @@ def _write(path: Path, key_path: Path, certificate: x509.Certificate, key: ec.El
             raise InvalidInput(f"{there} is there and {other} is not: put that beside it, or move {there} away")
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     new = path.with_name(f"{path.name}.new")
-    new.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    with open(new, "wb") as file:
+        _write_through(file, certificate.public_bytes(serialization.Encoding.PEM))
     handle = os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(handle, "wb") as file:
-            file.write(pem)
+            _write_through(file, pem)
         new.rename(path)
     except BaseException:
         key_path.unlink()
         raise
+    sync_directory(path.parent)
+
+
+def _write_through(file: BinaryIO, data: bytes) -> None:
+    """What is there under its name stays, as nobody's to replace: an empty file that a loss of power leaves, too."""
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())

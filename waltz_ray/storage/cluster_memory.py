@@ -25,11 +25,15 @@ def write_memory(disk: Disk, directory: str, fields: Mapping[str, Any]) -> None:
     text = json.dumps({"version": _VERSION, "kind": _KIND, **fields}, indent=1) + "\n"
     handle = disk.open(temporary, "create")
     try:
-        disk.pwrite(handle, text.encode(), 0)
-        disk.fsync(handle)
-    finally:
-        disk.close(handle)
-    disk.rename(temporary, path)
+        try:
+            disk.pwrite(handle, text.encode(), 0)
+            disk.fsync(handle)
+        finally:
+            disk.close(handle)
+        disk.rename(temporary, path)
+    except OSError:
+        disk.unlink(temporary)  # it may have taken the last room there was, which records, or making room, need more
+        raise
     disk.fsync_directory(directory)
 
 

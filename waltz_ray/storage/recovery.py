@@ -129,6 +129,8 @@ def _open_segments(folder: _Folder, begin_id: int, entry: ControlEntry, repair: 
         _remove_segment(folder, ids.pop())
     if not ids:
         lost = Corruption(path, 0, f"no segment, but session {entry.session_id} was opened here")
+        if entry.session_id < 0:  # of the first segment's creation a crash may have left the index alone
+            _remove_strays(folder, names, ids)
         return Recovered([], None, begin_id - 1, lost if entry.session_id >= 0 else None)
     if ids[0] != begin_id:
         lost = Corruption(segment_path(path, begin_id), 0, f"transactions {begin_id} to {ids[0] - 1} are missing")

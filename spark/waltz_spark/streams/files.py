@@ -224,16 +224,18 @@ class LocalFiles:
         return sorted(os.listdir(directory))
 
     def make_directories(self, path: str) -> None:
-        if os.path.isdir(path):
-            return
         parent = os.path.dirname(path)
+        if os.path.isdir(path):
+            # Another may have made it just now, or have been killed behind that: it has not come to its own sync.
+            with suppress(PermissionError):  # above a root is what is not ours to look into
+                self.sync_directory(parent)
+            return
         self.make_directories(parent)
         try:
             os.mkdir(path)
         except FileExistsError:
             if not os.path.isdir(path):
                 raise
-        # Also where another made it just now: it may not have come to its own sync yet.
         self.sync_directory(parent)
 
     def make_directory(self, path: str) -> None:

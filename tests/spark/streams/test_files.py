@@ -352,3 +352,16 @@ def test_power_loss() -> None:
     files.write_unsynced("/b/moved", b"half")
     files.lose_power()
     assert (files.list("/a"), files.read("/b/moved")) == ([], b"1")
+
+
+def test_a_directory_that_another_has_not_synced_yet_is_durable_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or that one was killed in between: a loss of power would take it with all that was published in it."""
+    (tmp_path / "2026").mkdir()
+    synced: list[str] = []
+    monkeypatch.setattr(LocalFiles, "sync_directory", lambda files, path: synced.append(path))
+    LocalFiles().make_directories(str(tmp_path / "2026"))
+    assert synced == [str(tmp_path)]
+    LocalFiles().make_directories(str(tmp_path / "2026" / "11"))
+    assert synced[1:] == [str(tmp_path), str(tmp_path / "2026")]
