@@ -631,6 +631,14 @@ def test_a_lock_is_one_holders_at_a_time(make: MakeKv, kv: Any) -> None:
             kv.lock("leader", **bad)
 
 
+def test_the_longest_wait_for_a_lock_ends_as_any_other(make: MakeKv, kv: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The actor's word that it was not free comes when the wait is over, and so within the time of the call."""
+    monkeypatch.setattr(locks, "MOST_TIMEOUT_S", 1.5)
+    monkeypatch.setattr(locks, "_ANSWER_S", 0.5)
+    with kv.lock("leader", wait=0), pytest.raises(KvLockTaken, match=r"was not free within 1\.5 s"):
+        make().lock("leader", wait=1.5).acquire()
+
+
 def test_who_waits_for_a_lock_has_it_next(make: MakeKv, kv: Any) -> None:
     other, had = make(), []
 

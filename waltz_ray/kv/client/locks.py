@@ -18,6 +18,8 @@ from waltz_ray.runtime.boot_clock import boot_s
 __all__ = ["AsyncKvLock"]
 
 _LEAST_LEASE_S = 0.5
+_ANSWER_S = 5.0
+"""Of the longest call so much is left for the answer to one who has waited in vain."""
 
 
 class AsyncKvLock:
@@ -153,7 +155,8 @@ class AsyncKvLock:
 
     async def _wait_for_it(self, engine: KvEngine, end_s: float) -> DataLock | Fail | Ack:
         def make(left_s: float, sequence: int, settled: int) -> Command:
-            wait_ms = round(1000 * max(0.0, end_s - engine.now()))
+            answer_s = min(_ANSWER_S, engine.config.timeout_s)
+            wait_ms = round(1000 * max(0.0, min(end_s - engine.now(), left_s - answer_s)))
             return LockNative(self._raw, engine.lock_numbers.client, sequence, settled, self._lease_ms, wait_ms)
 
         limit_s = min(MOST_TIMEOUT_S, max(0.0, end_s - engine.now()) + engine.config.timeout_s)
