@@ -140,7 +140,9 @@ class FeedStream:
         """Wait until the thread of ``start`` has ended: True, or False after ``timeout_s``. Raises what ended it."""
         if self._thread is None:
             raise InvalidInput("there is nothing to wait for: start() the stream first")
-        self._thread.join(timeout_s)
+        if timeout_s is not None and not timeout_s >= 0:  # nor is NaN
+            raise InvalidInput(f"timeout_s must be a number of seconds, at least 0, or None, not {timeout_s!r:.60}")
+        self._thread.join(None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
         if self._thread.is_alive():
             return False
         error, self._error = self._error, None
@@ -206,7 +208,7 @@ class FeedStream:
                 if not done:
                     return
             else:
-                self._stopping.wait(max(0.0, began + float(trigger) - time.monotonic()))
+                self._stopping.wait(min(max(0.0, began + float(trigger) - time.monotonic()), threading.TIMEOUT_MAX))
 
     def _one_batch(self, ends: LogEnds, offsets: OffsetLog, run_batch: RunBatch, marks: Mapping[int, int]) -> bool:
         """The one that was left over or the next one; False if there is nothing to read up to ``marks``."""

@@ -13,7 +13,7 @@ from waltz_ray.actors.manager import Manager
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.manager import Effect, Event
+from waltz_ray.protocol.manager import Effect, Event, SettleOver
 from waltz_ray.protocol.placement import Assignment
 
 LOCK = "/demo/store/leader"
@@ -91,6 +91,35 @@ def test_an_order_that_fails_for_a_reason_nobody_knows_ends_the_process(monkeypa
             assert await messages.get() == "manager: an order of its machine could not be carried out"
         await rig.manager.close()
         assert [str(failure) for failure in failures] == ["a bug"]
+
+    asyncio.run(run())
+
+
+def test_who_is_elected_again_gives_the_servers_the_whole_time_to_register(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what is left of that of the election before: those that are late would lose their partitions."""
+
+    async def run() -> None:
+        rig, loop = Rig(), asyncio.get_running_loop()
+        manager, later, settling = rig.manager, loop.call_later, list[asyncio.TimerHandle]()
+
+        def noted(delay: float, call: Callable[..., object], *arguments: object) -> asyncio.TimerHandle:
+            handle = later(delay, call, *arguments)
+            if arguments and isinstance(arguments[0], SettleOver):
+                settling.append(handle)
+            return handle
+
+        monkeypatch.setattr(loop, "call_later", noted)
+        async with compat.timeout(20):
+            await manager.start()
+            while len(settling) < 1:
+                await asyncio.sleep(0.001)
+            rig.server.disconnect(rig.client)
+            rig.server.expire(rig.client.session_id)
+            rig.server.reconnect(rig.client)
+            while len(settling) < 2:
+                await asyncio.sleep(0.001)
+        assert [handle.cancelled() for handle in settling] == [True, False]
+        await manager.close()
 
     asyncio.run(run())
 

@@ -24,13 +24,14 @@ from waltz_ray.errors import (
     KvNotReplicated,
     KvUnknownFate,
 )
-from waltz_ray.kv.client import items
+from waltz_ray.kv.client import items, locks
 from waltz_ray.kv.client.client import KvClient
 from waltz_ray.kv.client.connections import KvConnections
 from waltz_ray.kv.client.engine import KvEngine
 from waltz_ray.kv.client.settings import KvClientConfig
 from waltz_ray.kv.messages import ABSENT, FailCode, GetMany, LockNative, Opcode, Put, Renew
 from waltz_ray.kv.routing import fnv1a_32
+from waltz_ray.runtime.boot_clock import boot_s
 
 MakeKv = Callable[..., Any]
 NAMES = [f"name-{n:03}" for n in range(200)]
@@ -67,6 +68,7 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds, the first of it, that have passed for clients beyond those of the clock."""
     now, more = KvEngine.now, [0.0]
     monkeypatch.setattr(KvEngine, "now", lambda engine: now(engine) + more[0])
+    monkeypatch.setattr(locks, "boot_s", lambda: boot_s() + more[0])
     return more
 
 
@@ -629,6 +631,14 @@ def test_a_lock_is_one_holders_at_a_time(make: MakeKv, kv: Any) -> None:
             kv.lock("leader", **bad)
 
 
+def test_the_longest_wait_for_a_lock_ends_as_any_other(make: MakeKv, kv: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The actor's word that it was not free comes when the wait is over, and so within the time of the call."""
+    monkeypatch.setattr(locks, "MOST_TIMEOUT_S", 1.5)
+    monkeypatch.setattr(locks, "_ANSWER_S", 0.5)
+    with kv.lock("leader", wait=0), pytest.raises(KvLockTaken, match=r"was not free within 1\.5 s"):
+        make().lock("leader", wait=1.5).acquire()
+
+
 def test_who_waits_for_a_lock_has_it_next(make: MakeKv, kv: Any) -> None:
     other, had = make(), []
 
@@ -710,6 +720,19 @@ def test_a_lock_whose_lease_was_over_before_its_answer_came_is_waited_for_anew(
         assert not lock.lost
     asked = [each for each in actor.seen if isinstance(each, LockNative)]
     assert len({each.sequence for each in asked}) == len(asked) == 3
+
+
+def test_a_lease_ends_while_the_machine_sleeps(kv: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of loops stands still then, and that of the actors, on other machines, does not."""
+    asleep_s = 0.0
+    monkeypatch.setattr(locks, "boot_s", lambda: boot_s() + asleep_s)
+    lock = kv.lock("leader", lease=3600)
+    lock.acquire()
+    assert not lock.lost
+    asleep_s = 3601.0
+    assert lock.lost
+    with pytest.raises(KvLockLost, match="lease of 3600 s was not renewed in time"):
+        lock.release()
 
 
 def test_a_lease_is_renewed_while_it_is_had(cluster: FakeKvCluster, make: MakeKv, kv: Any) -> None:

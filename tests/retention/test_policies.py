@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 from tests.client.clock import Clock
+from waltz_ray.actors import retention as retention_module
 from waltz_ray.actors.retention import Retention, RetentionHost
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.hold_store import HoldStore
@@ -135,6 +136,58 @@ def test_what_is_older_than_a_space_keeps_is_given_up_and_nothing_younger() -> N
         assert kept.look() == {0: 5}
         clock.now -= timedelta(hours=1)
         assert kept.look() == {0: 5}, "a clock that is put back brings nothing back"
+
+
+@pytest.mark.parametrize("settings", [{}, {"retention_bytes": 1_000_000}])
+def test_a_server_whose_clock_is_behind_gives_up_nothing_too_early(
+    settings: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1_000.0
+    monkeypatch.setattr(retention_module, "_now_s", lambda: now_s)
+    with InMemoryCluster(config=never()) as cluster, cluster.connect() as client:
+        kept = Kept(cluster, retention_ms=3_600_000, **settings)
+        [(server, _)] = cluster._running.values()
+        server.now_ms = lambda: 1_000  # 1970: a machine without a battery that NTP has not reached
+        retention = Retention(server, 1.0)
+
+        async def look() -> dict[int, int]:
+            retention.follow(kept.store.spaces.table())
+            await retention.look()
+            return kept.store.trims.marks()
+
+        assert cluster._started.call(look()) == {}
+        for minutes in range(5):
+            client.append(0, b"x").result()
+            now_s = 1_000.0 + 600 * minutes
+            assert cluster._started.call(look()) == {}, "what was just appended is not an hour old"
+        now_s = 1_000.0 + 3_600 + 601
+        assert cluster._started.call(look()) == {0: 2}, "the first two were there an hour ago"
+        now_s += 3_600
+        assert cluster._started.call(look()) == {0: 5}
+
+
+def test_what_others_have_committed_in_between_is_as_old_as_it_is_dated(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, now_s = Clock(), 1_000.0
+    monkeypatch.setattr(retention_module, "_now_s", lambda: now_s)
+    with InMemoryCluster(config=never(), clock=clock) as cluster, cluster.connect() as client:
+        kept = Kept(cluster, retention_ms=60_000)
+        [(server, _)] = cluster._running.values()
+        retention = Retention(server, 1.0)
+
+        async def look() -> dict[int, int]:
+            retention.follow(kept.store.spaces.table())
+            await retention.look()
+            return kept.store.trims.marks()
+
+        assert cluster._started.call(look()) == {}
+        for _ in range(5):
+            client.append(0, b"x").result()
+        clock.now += timedelta(hours=1)
+        now_s += 10
+        assert cluster._started.call(look()) == {}, "they were appended within these ten seconds"
+        server.assigned[0] += 1  # the partition was another server's
+        now_s += 10
+        assert cluster._started.call(look()) == {0: 5}
 
 
 def test_what_a_hold_keeps_stays() -> None:

@@ -424,6 +424,20 @@ def test_an_interval_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
     assert len(sink.calls) == 3, "a trigger with nothing new makes no batch"
 
 
+def test_times_that_no_thread_can_wait(tmp_path: Path) -> None:
+    running = stream(tmp_path, Sink()).start()
+    assert running.await_termination(float("inf")) is True
+    for wrong in (float("nan"), -1.0):
+        with pytest.raises(InvalidInput, match="timeout_s must be a number of seconds, at least 0"):
+            running.await_termination(wrong)
+    log, came = FakeLog({0: 2, 2: -1}), threading.Event()
+    seldom = stream(tmp_path / "seldom", lambda ranges, batch_id: came.set(), log=log, trigger=1e12).start()
+    assert came.wait(20)
+    assert seldom.await_termination(0.1) is False, "it waits for the next batch"
+    seldom.stop()
+    assert seldom.await_termination(20) is True
+
+
 def test_a_stop_that_comes_late_does_not_keep_the_next_run_from_reading(tmp_path: Path) -> None:
     log, sink = FakeLog({0: 2, 2: -1}), Sink()
     of = stream(tmp_path, sink, log=log)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from waltz_ray.topics.codes import TopicCode
 from waltz_ray.topics.messages_consumer import ProgressRequestC2B
 from waltz_ray.topics.offset_item import OffsetItem
 from waltz_ray.topics.records import OWNERSHIP_HEADER, encode_messages, header_of_type
+from waltz_ray.topics.serving import deliveries as deliveries_module
 from waltz_ray.topics.serving import slot_partition
 from waltz_ray.topics.wire import encode_request
 
@@ -231,6 +234,26 @@ def test_t27_who_vanishes_leaves_what_was_not_confirmed_to_the_next() -> None:
             assert (await broker.register("g", "orders", "two")).code == 200
             assert await pulled(broker, "g", "two") == [b"b"]
             assert (await broker.confirm("g", "orders", "one")).code == 412
+
+    asyncio.run(run())
+
+
+def test_a_clock_that_is_set_ends_no_lease_and_counts_for_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_ns = 0
+    clock = SimpleNamespace(time_ns=lambda: time.time_ns() + set_ns, monotonic_ns=time.monotonic_ns)
+    monkeypatch.setattr(deliveries_module, "time", clock)
+    eighty_years_ns = 80 * 365 * 86_400 * 1_000_000_000
+
+    async def run() -> None:
+        nonlocal set_ns
+        async with one_slot() as (_, broker):
+            await broker.register("g", "orders", "one")
+            for ahead_ns in (3_600_000_000_000, eighty_years_ns, 0, -eighty_years_ns // 2):
+                set_ns = ahead_ns
+                reply = await broker.produce("orders", b"a")
+                assert abs(reply.number(6) - clock.time_ns() // 1_000_000) < 60_000, "when it was appended"
+                assert await pulled(broker) == [b"a"], "who has it has it still"
+                assert (await broker.register("g", "orders", "two")).code == TopicCode.PARTITION_OCCUPIED
 
     asyncio.run(run())
 

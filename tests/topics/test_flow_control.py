@@ -24,7 +24,6 @@ from waltz_ray.topics.flow_rules import (
     protocol_text,
 )
 from waltz_ray.topics.flow_table import FlowTable, decode_flow_table, encode_flow_table
-from waltz_ray.topics.serving.deliveries import UnixClock
 
 OF_THE_PROTOCOL = (
     '[{"type":0,"rule":[{"start":"08:00","end":"17:59","dltInM":1024,"limitInM":20,"freqInMs":1000}]},'
@@ -269,14 +268,11 @@ def test_a_broken_rate_is_noticed(monkeypatch: pytest.MonkeyPatch, rule: str, br
         rates_are_the_rules()
 
 
-def test_a_clock_that_was_set_back_goes_on_at_half_its_pace_until_it_is_right() -> None:
-    wall = passed = 10_000_000
-    clock = UnixClock(lambda: wall, lambda: passed)
-    assert clock() == 10_000_000
-    wall -= 1000
-    found = []
-    for _ in range(2100):
-        wall, passed = wall + 1, passed + 1
-        found.append(clock())
-    assert found == sorted(found)
-    assert (found[99], found[1999], found[-1]) == (10_000_050, 10_001_000, wall)
+def test_rules_hold_by_the_time_of_the_day_and_waits_end_by_a_clock_that_nobody_sets() -> None:
+    rules, meter, year = parse_flow_rules(data_rule(start="08:00", end="17:59")), FlowMeter(), 365 * 24 * 60 * MINUTE
+    assert meter.wait_ms(rules, LAG, 0, EIGHT_THERE) == 0
+    meter.pulled(rules, 20 * MIB, False, 0)
+    assert meter.wait_ms(rules, LAG, 1, EIGHT_THERE + year) == 1000, "no minute is over, though a year seems to be"
+    assert meter.wait_ms(rules, LAG, MINUTE, EIGHT_THERE - year) == 0, "a minute is over, whatever the clock shows"
+    meter.pulled(rules, 20 * MIB, False, MINUTE)
+    assert meter.wait_ms(rules, LAG, MINUTE + 1, EIGHT_THERE - 1) == 0, "it is not eight there yet"

@@ -48,6 +48,8 @@ def test_t41_visit_tokens_rotate_by_time_and_are_never_the_same() -> None:
     held = rotated(None, 99, NOW)
     assert not is_due(held, NOW + ROTATE_MS - 1)
     assert is_due(held, NOW + ROTATE_MS)
+    assert not is_due(held, NOW - ROTATE_MS + 1), "clocks differ"
+    assert is_due(held, NOW - ROTATE_MS), "that of a master was ahead when it was made"
     held = rotated(held, 100, NOW)
     for fresh in (0, -1, 99, 100, 1 << 63):
         with pytest.raises(InvalidInput, match="draw another"):
@@ -88,6 +90,10 @@ def test_t42_a_token_is_asked_to_be_renewed_and_ends() -> None:
     over = check_auth_token(SECRETS, token, PASSWORDS, NOW + LIFE_MS)
     assert isinstance(over, Refusal)
     assert over.code == TopicCode.CERTIFICATE_FAILURE
+    assert check_auth_token(SECRETS, token, PASSWORDS, NOW - LIFE_MS) == KnownUser("alice", False), "clocks differ"
+    ahead = check_auth_token(SECRETS, token, PASSWORDS, NOW - LIFE_MS - 1)
+    assert isinstance(ahead, Refusal)
+    assert "was ahead; sign with the password again" in ahead.text
 
 
 def test_t42_a_new_secret_takes_the_tokens_of_the_former_and_asks_for_a_signature() -> None:

@@ -113,6 +113,7 @@ class Manager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._watches: list[Watch | Watches] = []
         self._leadership: Leadership | None = None
+        self._settling: asyncio.TimerHandle | None = None
 
     # ---- life -------------------------------------------------------------------------------------------
 
@@ -208,7 +209,9 @@ class Manager:
         log.info("manager: %s", order)
         match order:
             case StartSettling():
-                self._loop.call_later(self._settle_s, self._put, SettleOver())
+                if self._settling is not None:  # of an election before this one: its end is not the end of this time
+                    self._settling.cancel()
+                self._settling = self._loop.call_later(self._settle_s, self._put, SettleOver())
             case ReadAssignment():
                 await self._read()
             case WriteAssignment(assignment, version):

@@ -2,7 +2,8 @@
 
 The server of a partition does it, for only there is known what is committed. It asks every member replica from which
 record on to keep, each by its own clock and disk, and takes the lowest answer: one clock that is ahead gives up
-nothing. Marks of all partitions are raised with one write. Nothing depends on when that happens, or on it happening:
+nothing. Nor does its own that is behind, by which records are dated: of what it has committed itself it knows how old
+that is. Marks of all partitions are raised with one write. Nothing depends on when that happens, or on it happening:
 what fails is done with a later look. A partition is asked about only where the answer may be another one: by size if
 something was committed since, by age every fiftieth part of what is kept; and if the policy is another one, or what was
 found the last time could not be given up, because of a hold or for whatever reason.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Protocol, TypeVar
@@ -46,6 +48,28 @@ class RetentionHost(Protocol):
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]: ...
 
 
+class _Committed:
+    """How far a partition was when, as its server saw it by the loop's clock. What came since then is younger, whatever
+    a wall clock has dated it."""
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        """Of the assignment: between two of them others may have committed."""
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def saw(self, now_s: float, high_water_mark: int, every_s: float) -> None:
+        """Of looks that are closer together than ``every_s`` the first is remembered."""
+        if not self._seen or now_s >= self._seen[-1][0] + every_s:
+            self._seen.append((now_s, high_water_mark))
+
+    def since(self, at_s: float) -> int:
+        """The first ID that may have been committed later than then; earlier times are not asked for any more. What was
+        there at the first look is not known to be so."""
+        while len(self._seen) > 1 and self._seen[1][0] <= at_s:
+            self._seen.popleft()
+        return self._seen[0][1] + 1
+
+
 class Retention:
     """One server's. ``follow`` tells it of the spaces; ``keep_looking`` runs until it is cancelled."""
 
@@ -56,6 +80,7 @@ class Retention:
         self._quiet = Seldom(_LOG_EVERY_S)
         # partition -> its high-water mark then, when, and by which policy (age, bytes)
         self._asked: dict[int, tuple[int, float, tuple[int, int]]] = {}
+        self._committed: dict[int, _Committed] = {}
 
     def follow(self, table: SpaceTable) -> None:
         """The spaces, and their settings, are these now."""
@@ -100,16 +125,32 @@ class Retention:
         if partition_id not in self._asked:
             return True
         mark, asked_s, policy = self._asked[partition_id]
-        older = age_ms >= 0 and asyncio.get_running_loop().time() >= asked_s + age_ms / _LOOKS_AT_AN_AGE / 1000
+        older = age_ms >= 0 and _now_s() >= asked_s + age_ms / _LOOKS_AT_AN_AGE / 1000
         return older or (most_bytes >= 0 and high_water_mark != mark) or policy != (age_ms, most_bytes)
 
     async def _first_to_keep(self, partition_id: int, age_ms: int, most_bytes: int) -> int:
         driver = self._host.drivers[partition_id]
-        now_s = asyncio.get_running_loop().time()
+        now_s = _now_s()
         self._asked[partition_id] = driver.machine.high_water_mark, now_s, (age_ms, most_bytes)
+        younger = self._younger(partition_id, age_ms, now_s)
         try:
-            return await driver.excess(age_ms, most_bytes)
+            by_size = await driver.excess(-1, most_bytes) if most_bytes >= 0 else 0
+            by_age = min(await driver.excess(age_ms, -1), younger) if age_ms >= 0 else 0
         except (ReplicaRefused, ConnectionError) as error:  # a member that does not answer soon is none any more
             log.debug("partition %d: %s", partition_id, error)
             del self._asked[partition_id]
             return 0
+        return max(by_size, by_age)
+
+    def _younger(self, partition_id: int, age_ms: int, now_s: float) -> int:
+        """The first ID that is known to be younger than ``age_ms``, or that may be."""
+        generation, committed = self._host.assigned[partition_id], self._committed.get(partition_id)
+        if committed is None or committed.generation != generation:
+            committed = self._committed[partition_id] = _Committed(generation)
+        age_s = max(0, age_ms) / 1000
+        committed.saw(now_s, self._host.drivers[partition_id].machine.high_water_mark, age_s / _LOOKS_AT_AN_AGE)
+        return committed.since(now_s - age_s)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

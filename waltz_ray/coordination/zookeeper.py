@@ -11,7 +11,9 @@ import contextlib
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -71,6 +73,8 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+_AGAIN_S = 0.2
 
 _UNREACHABLE = (
     ConnectionClosedError,
@@ -334,10 +338,12 @@ class KazooZooKeeper:
     ) -> Watch:
         watch = Watch(path, callback, self._forget)
 
-        def refresh() -> None:
+        def look() -> None:
             if not watch.cancelled and not self._closed:
                 state, arguments = read(trigger)
                 watch.deliver(state, *arguments)
+
+        refresh = self._or_again(self._watch_worker, look)
 
         def trigger(event: WatchedEvent) -> None:
             # NONE means that the connection is gone; every watch is read again when it is back.
@@ -362,10 +368,28 @@ class KazooZooKeeper:
                 return
             listeners, refreshes = list(self._listeners), list(self._watches.values())
         for listener in listeners:
-            self._state_worker.put(lambda listener=listener: listener.deliver(object(), now))  # type: ignore[misc]
+            tell = partial(listener.deliver, object(), now)
+            connected = now is ConnectionState.CONNECTED
+            self._state_worker.put(self._or_again(self._state_worker, tell) if connected else tell)
         if now is ConnectionState.CONNECTED:
             for refresh in refreshes:
                 self._watch_worker.put(refresh)
+
+    def _or_again(self, worker: _Worker, job: Callable[[], None]) -> Callable[[], None]:
+        """The job; a little later once more where there was no answer though the connection is there: this process was
+        stopped for longer than a call waits, or an answer made no sense. No reconnect follows then."""
+
+        def run() -> None:
+            try:
+                job()
+            except ZooKeeperUnreachable as error:
+                if self._closed or self.state is not ConnectionState.CONNECTED:
+                    raise
+                logger.info("tried again: %s", error)
+                time.sleep(_AGAIN_S)
+                worker.put(run)
+
+        return run
 
     def _acl(self, path: str) -> list[ACL] | None:
         """Of a node that is made there; None: the usual one."""

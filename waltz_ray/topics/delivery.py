@@ -14,7 +14,8 @@ answer is 503, what the consumer has said still counts here, and is stored with 
 Requests are worked off one after the other; each ends in one reply. Whoever wants to wait for data holds the pull back
 until there is some: a pull here looks once.
 
-``now_ms`` is Unix time by a clock that never goes back.
+``now_ms`` is of a clock that nobody sets: leases end by it, and waits. ``unix_ms`` says what time of the day it is, for
+the rules of flow (None: ``now_ms`` does).
 """
 
 from __future__ import annotations
@@ -51,14 +52,15 @@ class Delivery:
         self._delivered = 0  # the term of the lease under which there was a batch that is not confirmed; 0 = none
         self._end = t.NO_OFFSET
         self._lag_bytes = 0
-        self._now_ms = 0
+        self._now_ms = self._unix_ms = 0
         self._waiting: deque[t.DeliveryRequest] = deque()
         self._work: DeliveryWork | None = None
         self._orders = DeliveryOrders(limits)
 
-    def step(self, event: t.DeliveryEvent, now_ms: int) -> list[t.DeliveryEffect]:
+    def step(self, event: t.DeliveryEvent, now_ms: int, unix_ms: int | None = None) -> list[t.DeliveryEffect]:
         """Take in one fact; the orders that follow from it."""
         self._now_ms = max(self._now_ms, now_ms)
+        self._unix_ms = now_ms if unix_ms is None else unix_ms
         if self._lease.is_over(self._now_ms):
             self._lose(f"no sign of life for {self._limits.lease_ms} ms")
         match event:
@@ -139,7 +141,7 @@ class Delivery:
                 if self._place.has_to_store(self._limits.skipped):
                     self._store(work, self._place.confirmed)
                 if isinstance(request, t.PullAsked):
-                    work.wait_ms = self._meter.wait_ms(self._flow, self._lag_bytes, self._now_ms)
+                    work.wait_ms = self._meter.wait_ms(self._flow, self._lag_bytes, self._now_ms, self._unix_ms)
                     if not work.wait_ms:
                         self._orders.read(work, self._place, self._filters)
                 self._go_on(work)
@@ -160,7 +162,7 @@ class Delivery:
         self._place.confirm_to(asked.offset)
         if asked.read_bytes:
             self._meter.pulled(self._flow, asked.read_bytes, asked.filtered, self._now_ms)
-        work.wait_ms = self._meter.wait_ms(self._flow, self._lag_bytes, self._now_ms)
+        work.wait_ms = self._meter.wait_ms(self._flow, self._lag_bytes, self._now_ms, self._unix_ms)
         if self._place.has_to_store(self._limits.skipped):
             self._store(work, self._place.confirmed)
         self._go_on(work)

@@ -5,7 +5,7 @@ batch is not cut in two, is taken from the next minute: over time the rate is th
 
 Nobody is let off: that a client asks for it (escFlowCtrl) is not even looked at.
 
-``now_ms`` is Unix time by a clock that never goes back.
+``now_ms`` is of a clock that nobody sets; ``unix_ms`` says what time of the day it is (None: ``now_ms`` does).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class FlowMeter:
         self._empties = 0
         self._free_ms = 0
 
-    def wait_ms(self, rules: FlowRules, lag_bytes: int, now_ms: int) -> int:
+    def wait_ms(self, rules: FlowRules, lag_bytes: int, now_ms: int, unix_ms: int | None = None) -> int:
         """0 = a pull is allowed now; else it is refused (452), and this is its minLimitTime in milliseconds."""
         if now_ms < self._free_ms:
             return self._free_ms - now_ms
-        rule = rules.data_rule(lag_bytes, now_ms)
+        rule = rules.data_rule(lag_bytes, now_ms if unix_ms is None else unix_ms)
         if rule is None:
             self._began_ms, self._read = None, 0
             return 0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, Literal
 
 from waltz_ray.coordination.api import ZooKeeper
@@ -25,6 +25,7 @@ from waltz_spark.streams.configuration import StreamsConfig
 from waltz_spark.streams.files import Files, FilesOf, local_files
 from waltz_spark.streams.nodes import read_nodes
 from waltz_spark.streams.services import StreamService, check_file_systems
+from waltz_spark.streams.set_clock import utc_now
 from waltz_spark.streams.settings import StreamSettings
 from waltz_spark.streams.spark_copying import OnSpark, SparkJobs, TaskGates
 from waltz_spark.streams.states import decode_node
@@ -54,7 +55,7 @@ class StreamsPlace:
     hosts: str
     spark: Any
     files_of: FilesOf
-    clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
+    clock: Callable[[], datetime] = utc_now
     cluster: str = ""
     """That ``hosts`` was asked from; "" = ``hosts`` was given."""
 

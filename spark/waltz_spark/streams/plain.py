@@ -59,6 +59,8 @@ class Rests:
     """Which files have not changed for how long, as far as the passes of one process have seen."""
 
     def __init__(self) -> None:
+        self.dates_count = True
+        """Who has not been modified for ``LONG_S``, as the clock says, rests."""
         self._since: dict[str, tuple[SeenPath, datetime]] = {}
 
     def resting(
@@ -80,4 +82,5 @@ class Rests:
         before, since = self._since.get(path, (None, now))
         if before != seen:
             self._since[path] = seen, (since := now)
-        return (now - since).total_seconds() >= rest_s or now.timestamp() - seen.modified >= max(LONG_S, rest_s)
+        old = self.dates_count and now.timestamp() - seen.modified >= max(LONG_S, rest_s)
+        return old or (now - since).total_seconds() >= rest_s

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime
 from types import TracebackType
 
 from waltz_ray.coordination.api import ZooKeeper
@@ -31,6 +32,7 @@ from waltz_spark.streams.placing import is_taken, names_problem
 from waltz_spark.streams.plain import Rests
 from waltz_spark.streams.purge import purge
 from waltz_spark.streams.quarantine import record_name, rewrite_quarantine
+from waltz_spark.streams.set_clock import SetClock, utc_now
 from waltz_spark.streams.settings import StreamSettings
 from waltz_spark.streams.states import RECOVERY, Row, StreamState
 from waltz_spark.streams.texts import shown
@@ -108,16 +110,21 @@ class StreamService:
         settings: StreamSettings,
         zookeeper: ZooKeeper,
         files_of: FilesOf = local_files,
-        clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+        clock: Callable[[], datetime] = utc_now,
         hook: Hook = lambda point: None,
         recovery: Mapping[StreamState, Row] = RECOVERY,
         on_spark: Copier | None = None,
+        elapsed_s: Callable[[], float] | None = None,
     ) -> None:
+        """``elapsed_s``: by what it is seen that the clock was set; None: the monotonic clock beside the machine's, and
+        no other clock is."""
         settings.validate()
         sources = tuple(replace(source, root=normal_root(source.root)) for source in settings.sources)
         self.settings = replace(settings, root=normal_root(settings.root), sources=sources)
         self._zookeeper, self._files_of, self._clock = zookeeper, files_of, clock
         self.thread = CommitThread(self.settings, zookeeper, files_of, clock, hook, recovery)
+        beside = time.monotonic if clock is utc_now else lambda: clock().timestamp()
+        self._set_clock = SetClock(elapsed_s or beside)
         self._purged_hour = ""
         self._rests = Rests()
         self._copies = Copies(self.settings, InProcess(files_of), on_spark)
@@ -136,9 +143,7 @@ class StreamService:
     def purge_once(self) -> list[str]:
         """Delete what is older than the retention; the paths. [] if another run has the lock. Errors as above."""
         with self.thread.ending_on_error(f"stream service {self.settings.name}"):
-            if not self._opened():
-                return []
-            return purge(self.thread, self._zookeeper, self._files_of, self._clock())
+            return self._purged(self._clock())
 
     def run(self, stop: threading.Event) -> None:
         """Pass after pass until ``stop`` is set, and once an hour a purge.
@@ -185,12 +190,24 @@ class StreamService:
         check_file_systems(self.settings, self._files_of)
         return self.thread.open()
 
+    def _purged(self, now: datetime) -> list[str]:
+        return purge(self.thread, self._zookeeper, self._files_of, now) if self._opened() else []
+
     def _purge_hourly(self) -> None:
-        hour = hour_name(self._clock())
-        if self.thread.is_open and hour != self._purged_hour:
-            for path in self.purge_once():
-                log.info("purged %s", path)
-            self._purged_hour = hour
+        now = self._now()
+        if self.thread.is_open and hour_name(now) != self._purged_hour and self._set_clock.trusted:
+            with self.thread.ending_on_error(f"stream service {self.settings.name}"):
+                for path in self._purged(now):
+                    log.info("purged %s", path)
+            self._purged_hour = hour_name(now)
+
+    def _now(self) -> datetime:
+        """What the clock shows; if it was set, what rests does so from now on."""
+        now = self._clock()
+        if self._set_clock.look(now):
+            self._rests = Rests()
+        self._rests.dates_count = self._set_clock.trusted
+        return now
 
     def _say_standing_by(self, passed: Pass) -> None:
         name = self.settings.name
@@ -202,7 +219,8 @@ class StreamService:
     def _pass(self) -> Pass:
         passing = _Passing()
         batch: list[Ready] = []
-        for found in find_work(self.settings, self._files_of, self._rests, self._clock()):
+        now = self._now()  # before it is asked what rests
+        for found in find_work(self.settings, self._files_of, self._rests, now):
             if self._copies.is_full(batch) or any(each.found.name == found.name for each in batch):
                 self._commit(batch, passing)
                 batch = []

@@ -115,6 +115,27 @@ def test_one_look_is_enough_after_an_hour(writer: Writer) -> None:
     assert writer.after(3600).committed == (COMMIT,)
 
 
+def test_what_is_written_when_the_clock_is_set_does_not_rest(writer: Writer) -> None:
+    elapsed = 0.0
+
+    def after(seconds: float, set_by_s: float) -> tuple[str, ...]:
+        nonlocal elapsed
+        elapsed = seconds
+        return writer.after(seconds + set_by_s).committed
+
+    settings, files = writer.world.settings["tokyo"], writer.files
+    writer.local = StreamService(
+        settings, writer.zookeeper, lambda root: files, lambda: writer.now, elapsed_s=lambda: elapsed
+    )
+    writer.write(NAME, b"o")
+    assert after(65, 0) == ()
+    writer.write(NAME, b"on")
+    assert after(66, 7200) == (), "nobody has seen it rest, and two hours have not passed"
+    writer.write(NAME, b"one")
+    assert after(90, 7200) == after(149, 7200) == ()
+    assert after(150, 7200) == (COMMIT,)
+
+
 def test_a_change_of_the_time_alone_is_a_change(writer: Writer) -> None:
     writer.write(NAME, b"one")
     writer.after(60)

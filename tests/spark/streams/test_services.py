@@ -284,6 +284,31 @@ def test_purge(bench: Bench) -> None:
         assert len(merged.purge_once()) == 2
 
 
+@pytest.mark.parametrize("years", [80, -50])
+def test_nothing_is_purged_for_an_hour_after_the_clock_was_set(bench: Bench, years: int) -> None:
+    settings, elapsed = replace(bench.world.settings["tokyo"], consumers=()), 0.0
+    start, files = bench.now, bench.files
+
+    def passed(hours: float, set_by: timedelta) -> set[str]:
+        """What is published after a turn of the loop, so long after the start."""
+        nonlocal elapsed
+        elapsed, bench.now = 3600 * hours, start + timedelta(hours=hours) + set_by
+        service.run_once()
+        service._purge_hourly()
+        return {path for path in walk(files, "/x/a/streams_local") if path.count("/") > 3}
+
+    ahead, right = timedelta(days=365 * years), timedelta()
+    with StreamService(
+        settings, bench.zookeeper, lambda root: files, lambda: bench.now, elapsed_s=lambda: elapsed
+    ) as service:
+        published = passed(0, right)
+        assert published
+        for hours, set_by in [(0.1, ahead), (1.0, ahead), (1.05, right), (1.9, right), (2.1, right)]:
+            assert passed(hours, set_by) == published, hours
+        assert passed(2.2, timedelta(hours=100)) == published, "set once more, and not believed at once"
+        assert passed(3.3, timedelta(hours=100)) == set(), "it was meant"
+
+
 def test_a_categorys_retention_is_the_larger_of_local_and_merged(bench: Bench) -> None:
     """The merged of the root keeps bank for 100 hours, so its local does, too; a category of its own it does not."""
     other = CategoryRetention(("bank",), 100)

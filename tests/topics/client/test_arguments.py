@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.topics.client.world import FAST, TopicWorld, topic_world
-from waltz_ray.errors import ClientClosed, InvalidInput, SpaceNotFound
-from waltz_ray.topics import BoundGroup, TopicClient
+from waltz_ray.errors import ClientClosed, ConfigError, InvalidInput, SpaceNotFound
+from waltz_ray.topics import BoundGroup, TopicClient, TopicClientConfig
 from waltz_ray.topics.client.aio import subscription_of
 from waltz_ray.topics.client.arguments import checked_topics
 from waltz_ray.topics.client.outgoing import Spread, record_of, records_of
@@ -38,6 +38,14 @@ def test_what_is_no_text(wrong: Any) -> None:
     refused(lambda: checked_topics([wrong]))
     refused(lambda: checked_topics({"orders": [wrong]}))
     refused(lambda: BoundGroup(wrong, 1))
+
+
+@pytest.mark.parametrize("name", ["timeout_s", "heartbeat_s", "idle_s"])
+def test_what_is_no_time_of_a_client(name: str) -> None:
+    for wrong in (float("inf"), float("nan"), 0, -1.0, 86_401, True, "10", None):
+        with pytest.raises(ConfigError, match=f"TopicClientConfig.{name} must be a number of seconds"):
+            TopicClientConfig(**{name: wrong})  # type: ignore[arg-type]
+    assert TopicClientConfig(**{name: 86_400}) != TopicClientConfig()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [None, 1, 1.5, b"x", "x", LONG, object(), {1}, [None], [b""], [b"x", "y"]], ids=repr)

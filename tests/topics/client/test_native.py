@@ -53,6 +53,7 @@ from waltz_ray.topics.client import held_partition as held_partition_module
 from waltz_ray.topics.client import links as links_module
 from waltz_ray.topics.client.arguments import SeekTo
 from waltz_ray.topics.client.links import TopicLink, TopicLinks
+from waltz_ray.topics.client.masters import Masters
 from waltz_ray.topics.client.outgoing import Spread
 from waltz_ray.topics.codes import TopicCode
 from waltz_ray.topics.framing import TopicFrame, TopicFramer, encode_frame
@@ -982,6 +983,31 @@ def test_an_answer_to_what_was_not_asked_is_an_error_of_that_request() -> None:
         out = CloseRequestC2M("g_127.0.0.1-1-1-1-Pull-waltz", "g", None)
         with pytest.raises(WireError, match="of method 3, what was asked is of 6"):
             await links.ask(Endpoint("127.0.0.1", server.sockets[0].getsockname()[1]), out)
+        await links.close()
+        server.close()
+        await server.wait_closed()
+
+    run(scene())
+
+
+def test_masters_that_hang_are_waited_for_no_longer_than_was_said() -> None:
+    """As by who leaves: a second each, and not the time of any request."""
+
+    async def scene() -> None:
+        come = asyncio.Event()
+
+        async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            come.set()
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(hang, "127.0.0.1", 0)
+        links = TopicLinks(60.0, 60.0)
+        masters = Masters(links, lambda: [Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])])
+        out = CloseRequestC2M("g_127.0.0.1-1-1-1-Pull-waltz", "g", None)
+        with pytest.raises(PartitionNotReady, match=r"has not answered within 0\.1 s"):
+            await asyncio.wait_for(masters.ask(lambda: out, 0.1), LIMIT_S)
+        assert come.is_set()
         await links.close()
         server.close()
         await server.wait_closed()

@@ -13,10 +13,13 @@ from waltz_ray.kv.client.errands import LockErrand, LockJob
 from waltz_ray.kv.client.settings import MOST_TIMEOUT_S
 from waltz_ray.kv.client.values import KvName, name_bytes, name_text
 from waltz_ray.kv.messages import Ack, Command, DataLock, Fail, LockNative, Renew, UnlockNative
+from waltz_ray.runtime.boot_clock import boot_s
 
 __all__ = ["AsyncKvLock"]
 
 _LEAST_LEASE_S = 0.5
+_ANSWER_S = 5.0
+"""Of the longest call so much is left for the answer to one who has waited in vain."""
 
 
 class AsyncKvLock:
@@ -37,7 +40,7 @@ class AsyncKvLock:
         self._get_engine = engine
         self._running: KvEngine | None = None
         self._code: int | None = None
-        self._until_s = 0.0  # by the loop's clock
+        self._until_s = 0.0  # by a clock that goes on while the machine sleeps, as its lease does
         self._why_lost = ""
         self._renewing: asyncio.Task[None] | None = None
 
@@ -57,10 +60,7 @@ class AsyncKvLock:
     @property
     def lost(self) -> bool:
         """It was had, and the lease has run out or somebody has freed it. For any thread."""
-        running = self._running
-        if self._code is None or running is None:
-            return bool(self._why_lost)
-        return bool(self._why_lost) or running.now() >= self._until_s
+        return bool(self._why_lost) or (self._code is not None and boot_s() >= self._until_s)
 
     def check(self) -> None:
         """KvLockLost if it is."""
@@ -139,13 +139,13 @@ class AsyncKvLock:
         """The code, and until when it is ours. KvLockTaken."""
         end_s = engine.now() + self.wait_s
         while True:
-            begun_s = engine.now()
+            begun_s = boot_s()
             reply = await self._wait_for_it(engine, end_s)
             if not isinstance(reply, DataLock):
                 raise KvLockTaken(str(self.name), self.wait_s)
             # No earlier than it was asked for first, of which the answer may be lost: an actor says so again, whatever
             # is left of it. Who has waited for it has got it later, so the lease is begun anew.
-            if (asked_s := engine.now()) < begun_s + self.lease_s / 3:
+            if (asked_s := boot_s()) < begun_s + self.lease_s / 3:
                 return reply.code, begun_s + self.lease_s
             renewing = self._renewal(engine, reply.code)
             if isinstance(await self._asked(engine, renewing, "renewing lock", engine.config.timeout_s), DataLock):
@@ -155,7 +155,8 @@ class AsyncKvLock:
 
     async def _wait_for_it(self, engine: KvEngine, end_s: float) -> DataLock | Fail | Ack:
         def make(left_s: float, sequence: int, settled: int) -> Command:
-            wait_ms = round(1000 * max(0.0, end_s - engine.now()))
+            answer_s = min(_ANSWER_S, engine.config.timeout_s)
+            wait_ms = round(1000 * max(0.0, min(end_s - engine.now(), left_s - answer_s)))
             return LockNative(self._raw, engine.lock_numbers.client, sequence, settled, self._lease_ms, wait_ms)
 
         limit_s = min(MOST_TIMEOUT_S, max(0.0, end_s - engine.now()) + engine.config.timeout_s)
@@ -164,8 +165,8 @@ class AsyncKvLock:
     async def _renew(self, engine: KvEngine, code: int) -> None:
         """Until it is lost or released."""
         while True:
-            await asyncio.sleep(min(self.lease_s / 3, max(0.01, (self._until_s - engine.now()) / 3)))
-            sent_s = engine.now()
+            await asyncio.sleep(min(self.lease_s / 3, max(0.01, (self._until_s - boot_s()) / 3)))
+            sent_s = boot_s()
             left_s = self._until_s - sent_s
             if left_s <= 0:
                 return  # ``lost`` says so

@@ -113,9 +113,10 @@ class TopicLinks:
     async def ask(
         self, endpoint: Endpoint, request: TopicRequest, timeout_s: float | None = None
     ) -> TopicResponse | RpcFault:
-        """The answer of who listens there. OSError (TimeoutError is one), WireError, ClientClosed."""
+        """The answer of who listens there, within ``timeout_s`` if that is less than usual. OSError (TimeoutError is
+        one), WireError, ClientClosed."""
         link = await self._link(endpoint)
-        return await link.ask(request, timeout_s or self._timeout_s)
+        return await link.ask(request, self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s))
 
     async def close(self) -> None:
         """Let go of all of them. Idempotent."""

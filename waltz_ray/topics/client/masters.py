@@ -30,12 +30,12 @@ class Masters:
 
     async def ask(self, make: Callable[[], TopicRequest], within_s: float) -> TopicResponse:
         """The answer of the one that leads; ``make`` makes the request for each attempt anew. Tried until one answers;
-        PartitionNotReady: none did within ``within_s``."""
+        PartitionNotReady: none did within ``within_s``, which each of them has."""
         loop = asyncio.get_running_loop()
         until_s, pauses = loop.time() + within_s, Backoff(first_s=0.02, longest_s=0.5)
         while True:
             for master in self._in_order():
-                answer = await self._ask(master, make())
+                answer = await self._ask(master, make(), within_s)
                 if answer is not None:
                     self._led = master
                     return answer
@@ -51,9 +51,9 @@ class Masters:
         free = [each for each in addresses if str(each) not in shielded] or addresses
         return sorted(free, key=lambda each: each != self._led)
 
-    async def _ask(self, master: Endpoint, request: TopicRequest) -> TopicResponse | None:
+    async def _ask(self, master: Endpoint, request: TopicRequest, within_s: float) -> TopicResponse | None:
         try:
-            answer = await self._links.ask(master, request)
+            answer = await self._links.ask(master, request, within_s)
         except (OSError, WireError) as error:
             self._quality.failed(str(master), _now_ms())
             self.why = f"{master}: {error}"

@@ -9,9 +9,12 @@ from waltz_ray.errors import ConfigError
 __all__ = ["TopicClientConfig"]
 
 
+_MOST_S = 86_400.0
+
+
 @dataclass(frozen=True)
 class TopicClientConfig:
-    """Times in seconds."""
+    """Times in seconds, at most a day. ConfigError if a value is out of range."""
 
     user: str = ""
     """Who we are, where the cluster asks for that; empty: nobody."""
@@ -32,7 +35,14 @@ class TopicClientConfig:
     """What a consumer reads ahead of its application, of each partition."""
 
     def __post_init__(self) -> None:
-        for name in ("timeout_s", "heartbeat_s", "idle_s", "outstanding_bytes", "ahead_bytes"):
+        for name in ("timeout_s", "heartbeat_s", "idle_s"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST_S:
+                raise ConfigError(
+                    f"TopicClientConfig.{name} must be a number of seconds above 0 and at most {_MOST_S:g}, "
+                    f"not {value!r:.60}"
+                )
+        for name in ("outstanding_bytes", "ahead_bytes"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"TopicClientConfig.{name} must be more than 0, not {getattr(self, name)}")
         if self.tls_authority and not self.tls:

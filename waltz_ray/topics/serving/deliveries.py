@@ -27,7 +27,7 @@ from waltz_ray.topics.serving.batch_reading import read_batch, read_from_memory
 from waltz_ray.topics.serving.offsets import OffsetPlace, Offsets, OffsetsAway, TakenOffset
 from waltz_ray.topics.serving.slot_partition import SlotPartition
 
-__all__ = ["ConsumerRights", "Deliveries", "GroupDelivery", "UnixClock", "unix_ms"]
+__all__ = ["ConsumerRights", "Deliveries", "GroupDelivery", "passed_ms", "unix_ms"]
 
 log = logging.getLogger(__name__)
 
@@ -53,30 +53,14 @@ class ConsumerRights(NamedTuple):
 
 
 def unix_ms() -> int:
-    """Milliseconds since 1970, as the system's clock has them: what clients show is compared with that."""
+    """Milliseconds since 1970, as the system's clock has them: messages are dated by it, rules of flow hold by it, and
+    what clients show is compared with it."""
     return time.time_ns() // 1_000_000
 
 
 def passed_ms() -> int:
-    """Milliseconds, by a clock that nobody sets."""
+    """Milliseconds, by a clock that nobody sets: leases end by it, and waits."""
     return time.monotonic_ns() // 1_000_000
-
-
-class UnixClock:
-    """Milliseconds since 1970; never goes back, and never stands still: leases end by it, and waits. Where the system's
-    clock was set back this one goes on at half its pace until that has caught up."""
-
-    def __init__(self, now_ms: Callable[[], int] = unix_ms, passed_ms: Callable[[], int] = passed_ms) -> None:
-        self._now_ms, self._passed_ms = now_ms, passed_ms
-        self._led_ms, self._led_at_ms = 0, passed_ms()  # when the system's clock was last not behind
-
-    def __call__(self) -> int:
-        now_ms, passed = self._now_ms(), self._passed_ms()
-        least_ms = self._led_ms + (passed - self._led_at_ms) // 2
-        if now_ms < least_ms:
-            return least_ms
-        self._led_ms, self._led_at_ms = now_ms, passed
-        return now_ms
 
 
 class GroupDelivery:
@@ -189,7 +173,7 @@ class GroupDelivery:
 
     def step(self, event: t.DeliveryEvent) -> None:
         """Tell the machine, and carry out what it orders."""
-        for effect in self.machine.step(event, self._owner.now_ms()):
+        for effect in self.machine.step(event, self._owner.now_ms(), self._owner.unix_ms()):
             match effect:
                 case t.DeliveryReply():
                     self._replied(effect)
@@ -287,7 +271,6 @@ class Deliveries:
         limits: t.DeliveryLimits | None = None,
         flow_of: Callable[[str], FlowRules] = lambda group: NO_RULES,
         hold_s: float = 0.2,
-        now_ms: Callable[[], int] | None = None,
     ) -> None:
         """``hold_s``: how long a pull waits for something new."""
         self.actor = actor
@@ -295,7 +278,8 @@ class Deliveries:
         self.limits = limits or t.DeliveryLimits()
         self.flow_of = flow_of
         self.hold_s = hold_s
-        self.now_ms = now_ms or UnixClock()
+        self.now_ms: Callable[[], int] = passed_ms
+        self.unix_ms: Callable[[], int] = unix_ms
         self.delivered = 0
         """Messages."""
         self._tokens = itertools.count(1)

@@ -185,7 +185,7 @@ class SlotPort:
             answer(_not_sent(refused))
             return
         assert isinstance(partition, SlotPartition)
-        message = message_of(request, self._deliveries.now_ms())
+        message = message_of(request, unix_ms())
 
         def told(fate: MessageFate) -> None:
             if isinstance(fate, AppendedMessage):
