@@ -78,7 +78,7 @@ from waltz_ray.runtime.status import (
 )
 from waltz_ray.security.addresses import check_addresses
 from waltz_ray.security.secret_file import make_secret
-from waltz_ray.startup_checks import check_files, check_layers_come_in, troubles, unused_settings
+from waltz_ray.startup_checks import check_files, check_layers_come_in, check_ports, troubles, unused_settings
 
 __all__ = [
     "Cluster",
@@ -163,6 +163,7 @@ class _Attempt:
     def run(self, address: str) -> Cluster:
         if self._first_time:  # else what was recorded counts
             check_files(self._config, here=not address)
+            check_ports(self._config)
             make_secret(self._config.secret_path)  # a cluster that was made with another file could never be begun
         self._join(address)
         with interruptible():  # Ray has put a handler of its own in place
@@ -178,6 +179,8 @@ class _Attempt:
             recorded = from_json(info.settings).config
             to_be = _with_all_layers(self._known, recorded, self._config)
             check_layers_come_in(to_be)
+            if (self._config.kv.actors or self._config.topics.actors) and not self._settings_follow:
+                check_ports(to_be)  # of more actors; those that there are serve with what they have
             later = self._settings_follow and not recorded.server.tls_certificate
             rights_file = "" if later else self._config.rights_file
             guards = guards_with_rights(self._known.zookeeper, replace(to_be, rights_file=rights_file))

@@ -19,6 +19,7 @@ __all__ = [
     "DiskConfig",
     "HttpConfig",
     "KvConfig",
+    "PORTS_OF_AN_ACTOR",
     "SECTIONS",
     "ServerConfig",
     "StorageConfig",
@@ -472,6 +473,10 @@ class KvConfig:
                 f"KvConfig.lease_margin_ms ({self.lease_margin_ms}) must be less than session_ms ({self.session_ms}): "
                 "else no lease is ever good"
             )
+
+
+PORTS_OF_AN_ACTOR = 100
+"""Of a topic actor, for its slots, from ``TopicConfig.broker_port`` on."""
 
 
 @dataclass(frozen=True)
