@@ -474,6 +474,7 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
                     f"the ZooKeeper at {known.zookeeper} has no cluster {known.name!r}, which {known.directory} holds: "
                     "is it the right one, and does it have its data? (if that is lost: waltz recover)"
                 ) from None
+            _check_no_other(client, known)
             replica_ids = tuple(range(config.replicas))
             nodes = alive_nodes()
             placement = _placement(config, nodes)
@@ -486,6 +487,21 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
         return info
     finally:
         client.close()
+
+
+def _check_no_other(client: KazooZooKeeper, known: ClusterFile) -> None:
+    """ClusterMismatch if the directory has a cluster of another name: its ``cluster.json`` is gone, which knew it, and
+    a new cluster could do nothing with its replicas' disks."""
+    for name in client.children("/") if known.embedded else ():
+        try:
+            settings = ClusterStore(client, name).info().settings
+        except WaltzError:  # ZooKeeper's own, or never completed
+            continue
+        if from_json(settings).config.directory == known.directory:
+            raise ClusterMismatch(
+                f"{known.directory} holds cluster {name!r}, as its ZooKeeper knows; start that with: "
+                f"waltz up --dir {known.directory} --cluster {name}"
+            )
 
 
 def _placement(config: ClusterConfig, nodes: list[NodeView]) -> dict[int, str]:
