@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from waltz_ray.bring_up import bring_up
-from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, StorageConfig
+from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, StorageConfig, TopicConfig
 from waltz_ray.errors import ConfigError, InvalidInput, SecretUnusable
 from waltz_ray.finding import cluster_file
 from waltz_ray.security.certificates import make_certificates
-from waltz_ray.startup_checks import check_files
+from waltz_ray.startup_checks import check_files, check_ports, check_settings
 
 
 @pytest.fixture
@@ -63,6 +63,28 @@ def test_files_that_cannot(config: ClusterConfig, section: str, field: str, tmp_
     for here in (True, False):
         with pytest.raises(ConfigError, match=rf"{section}\.{field} must be an absolute path"):
             check_files(having("server.pem"), here=here)
+
+
+def test_ports_that_there_are_not() -> None:
+    whole = ClusterConfig(
+        kv=KvConfig(actors=2, port=65_534), topics=TopicConfig(actors=3, master_port=65_533, broker_port=65_236)
+    )
+    check_ports(whole)
+    check_ports(replace(whole, kv=KvConfig(actors=999), topics=TopicConfig(actors=999)))
+    check_ports(replace(whole, kv=KvConfig(port=65_535), topics=TopicConfig(master_port=65_535, broker_port=65_535)))
+    for section, field in (("kv", "port"), ("topics", "master_port"), ("topics", "broker_port")):
+        part = getattr(whole, section)
+        with pytest.raises(ConfigError, match=f"Config.{field} .* actors have ports up to 65536"):
+            check_ports(replace(whole, **{section: replace(part, **{field: getattr(part, field) + 1})}))
+    with pytest.raises(ConfigError, match="3 actors have ports up to 65536"):
+        check_settings(replace(whole, kv=replace(whole.kv, actors=3)), "", [], False)
+
+
+def test_nothing_is_started_with_ports_that_there_are_not(tmp_path: Path) -> None:
+    ports = KvConfig(actors=2, port=65_535)
+    with pytest.raises(ConfigError, match="actors have ports up to 65536"):
+        bring_up(ClusterConfig("demo", str(tmp_path / "cluster"), kv=ports))
+    assert cluster_file.read(tmp_path / "cluster") is None
 
 
 def test_nothing_is_started_with_a_file_that_cannot_be_used(config: ClusterConfig, tmp_path: Path) -> None:

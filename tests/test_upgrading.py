@@ -23,7 +23,7 @@ from waltz_ray.runtime.status import (
     ReplicaStatus,
     ServerStatus,
 )
-from waltz_ray.upgrading import change_settings, upgrade_plan, upgrade_rolling
+from waltz_ray.upgrading import change_settings, change_settings_of_stuck, upgrade_plan, upgrade_rolling
 
 ORDER = ["server/0", "server/1", "replica/0", "replica/1", "replica/2", "cluster-manager"]
 
@@ -266,6 +266,43 @@ def test_a_process_that_may_have_read_the_old_settings_is_started_again(store: U
     cluster.on_change = lambda: cluster.pids.update({"replica/1": 77})
     changed(store, cluster, CHANGES[1:])
     assert cluster.pids["replica/1"] == 177
+
+
+def freed(store: UpgradeStore, cluster: Cluster, kinds: Kinds) -> list[str]:
+    """A change of settings that whoever does not serve is waiting for."""
+
+    def begin(upgrade: RollingUpgrade) -> None:
+        store.write(upgrade)
+        cluster.done.append("other settings")
+        cluster.broken = ""
+
+    now = iter(range(10_000))
+    return change_settings_of_stuck(
+        store, cluster, kinds, begin, lambda text: None, 20, lambda s: None, lambda: next(now)
+    )
+
+
+def test_settings_with_which_an_actor_cannot_begin_are_changed_before_it_serves(store: UpgradeStore) -> None:
+    """It and the restart that has brought it there would wait for each other."""
+    cluster = Cluster(broken="server/1", drained={1})
+    store.write(RollingUpgrade({"server/0": 101, "server/1": 2, "replica/0": 3, "replica/1": 104}, 1))
+    cluster.pids.update({"server/0": 101, "replica/1": 4})
+    assert freed(store, cluster, frozenset({"server", "cluster-manager"})) == ["server/1"]
+    assert cluster.done == ["keep 1", "other settings", "server/1"]
+    left = ["server/0", "server/1", "replica/0", "cluster-manager"]  # replica 1 had been started again already
+    assert store.read() == RollingUpgrade(dict.fromkeys(left, UNSEEN))
+    run(store, cluster)
+    assert [each for each in cluster.done[3:] if "/" in each or each == "cluster-manager"] == left
+    assert (cluster.drained, store.read()) == (set(), None)
+
+
+def test_settings_are_changed_in_turn_where_all_serve_or_others_do_not(store: UpgradeStore) -> None:
+    starting = Cluster()
+    starting.restart("server/0")  # a moment later it serves
+    for cluster in (Cluster(), Cluster(broken="replica/0"), starting):
+        before = list(cluster.done)
+        assert freed(store, cluster, frozenset({"server", "cluster-manager"})) == []
+        assert (cluster.done, store.read()) == (before, None)
 
 
 def test_a_damaged_node_is_named(store: UpgradeStore) -> None:

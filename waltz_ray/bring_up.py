@@ -79,7 +79,7 @@ from waltz_ray.runtime.status import (
 from waltz_ray.security.addresses import check_addresses
 from waltz_ray.security.secret_file import make_secret
 from waltz_ray.small_files import make_directories
-from waltz_ray.startup_checks import check_files, check_layers_come_in, troubles, unused_settings
+from waltz_ray.startup_checks import check_files, check_layers_come_in, check_ports, troubles, unused_settings
 
 __all__ = [
     "Cluster",
@@ -164,6 +164,7 @@ class _Attempt:
     def run(self, address: str) -> Cluster:
         if self._first_time:  # else what was recorded counts
             check_files(self._config, here=not address)
+            check_ports(self._config)
             make_secret(self._config.secret_path)  # a cluster that was made with another file could never be begun
         self._join(address)
         with interruptible():  # Ray has put a handler of its own in place
@@ -179,6 +180,8 @@ class _Attempt:
             recorded = from_json(info.settings).config
             to_be = _with_all_layers(self._known, recorded, self._config)
             check_layers_come_in(to_be)
+            if (self._config.kv.actors or self._config.topics.actors) and not self._settings_follow:
+                check_ports(to_be)  # of more actors; those that there are serve with what they have
             later = self._settings_follow and not recorded.server.tls_certificate
             rights_file = "" if later else self._config.rights_file
             guards = guards_with_rights(self._known.zookeeper, replace(to_be, rights_file=rights_file))
@@ -472,6 +475,7 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
                     f"the ZooKeeper at {known.zookeeper} has no cluster {known.name!r}, which {known.directory} holds: "
                     "is it the right one, and does it have its data? (if that is lost: waltz recover)"
                 ) from None
+            _check_no_other(client, known)
             _check_no_replicas(known)
             replica_ids = tuple(range(config.replicas))
             nodes = alive_nodes()
@@ -485,6 +489,21 @@ def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
         return info
     finally:
         client.close()
+
+
+def _check_no_other(client: KazooZooKeeper, known: ClusterFile) -> None:
+    """ClusterMismatch if the directory has a cluster of another name: its ``cluster.json`` is gone, which knew it, and
+    a new cluster could do nothing with its replicas' disks."""
+    for name in client.children("/") if known.embedded else ():
+        try:
+            settings = ClusterStore(client, name).info().settings
+        except WaltzError:  # ZooKeeper's own, or never completed
+            continue
+        if from_json(settings).config.directory == known.directory:
+            raise ClusterMismatch(
+                f"{known.directory} holds cluster {name!r}, as its ZooKeeper knows; start that with: "
+                f"waltz up --dir {known.directory} --cluster {name}"
+            )
 
 
 def _check_no_replicas(known: ClusterFile) -> None:

@@ -19,6 +19,8 @@ __all__ = [
     "DiskConfig",
     "HttpConfig",
     "KvConfig",
+    "PORTS_OF_AN_ACTOR",
+    "SECTIONS",
     "ServerConfig",
     "StorageConfig",
     "TopicConfig",
@@ -43,6 +45,23 @@ def _require(config: object, name: str, low: float, high: float) -> None:
     value = getattr(config, name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise ConfigError(f"{type(config).__name__}.{name} must be a number from {low} to {high}, not {value!r}")
+
+
+_TYPES: Mapping[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
+    "int": (int, "a whole number"),
+    "float": ((int, float), "a number"),
+    "bool": (bool, "true or false"),
+    "str": (str, "text"),
+}
+
+
+def _check_types(config: object) -> None:
+    """ConfigError for a value of another type than its field's: else a process meets it, at any time later."""
+    for each in fields(config):  # type: ignore[arg-type]
+        kind, called = _TYPES.get(str(each.type), (object, ""))
+        value = getattr(config, each.name)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise ConfigError(f"{type(config).__name__}.{each.name} must be {called}, not {value!r:.60}")
 
 
 @dataclass(frozen=True)
@@ -107,6 +126,7 @@ class StorageConfig:
     """Of these, connections from one address."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _require(self, "segment_size_bytes", 1, 1 << 40)
         _require(self, "index_flush_interval", 1, 1_000_000)
         _require(self, "preallocate_bytes", 0, 1 << 30)
@@ -117,8 +137,6 @@ class StorageConfig:
         _require(self, "scrub_interval_s", 0, 1 << 31)
         _require(self, "connections", 1, 100_000)
         _require(self, "connections_per_peer", 1, 100_000)
-        if not isinstance(self.repair, bool):
-            raise ConfigError(f"StorageConfig.repair must be true or false, not {self.repair!r}")
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise ConfigError("StorageConfig.tls_certificate and tls_key go together: give both, or none")
         if self.tls_authority and not self.tls_certificate:
@@ -228,6 +246,7 @@ class ServerConfig:
     actor and has made none for this long."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _require(self, "lock_table_size", 1, 1 << 28)
         _require(self, "lock_table_probes", 1, 16)
         _require(self, "checkpoint_interval", 1, 1 << 40)
@@ -336,6 +355,7 @@ class ClientConfig:
     """Path of a file, readable by its owner only, with the token that says who the client is."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _require(self, "outstanding_appends", 1, 10_000_000)
         _require(self, "outstanding_bytes", 1, 1 << 34)
         _require(self, "batch_bytes", 1, 1 << 30)
@@ -426,6 +446,7 @@ class KvConfig:
     least, that is written anew, section by section, and the log before it dropped."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _require(self, "actors", 0, 999)
         _require(self, "port", 0, 65_535)
         _require(self, "session_ms", 500, 600_000)
@@ -452,6 +473,10 @@ class KvConfig:
                 f"KvConfig.lease_margin_ms ({self.lease_margin_ms}) must be less than session_ms ({self.session_ms}): "
                 "else no lease is ever good"
             )
+
+
+PORTS_OF_AN_ACTOR = 100
+"""Of a topic actor, for its slots, from ``TopicConfig.broker_port`` on."""
 
 
 @dataclass(frozen=True)
@@ -523,6 +548,7 @@ class TopicConfig:
     """A client that has taken too little of what was sent to it for this long is closed."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _require(self, "actors", 0, 999)
         _require(self, "master_port", 0, 65_535)
         _require(self, "broker_port", 0, 65_535)
@@ -587,8 +613,7 @@ class HttpConfig:
         return "https" if self.tls_certificate else "http"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.enabled, bool):
-            raise ConfigError(f"HttpConfig.enabled must be true or false, not {self.enabled!r}")
+        _check_types(self)
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise ConfigError("HttpConfig.tls_certificate and tls_key go together: give both, or none")
         if self.tls_clients and not self.tls_certificate:
@@ -611,11 +636,15 @@ class DiskConfig:
     offers that, the only node there is."""
 
     def __post_init__(self) -> None:
-        for name in ("directory", "resource"):
-            if not isinstance(getattr(self, name), str):
-                raise ConfigError(f"DiskConfig.{name} must be text, not {getattr(self, name)!r}")
+        _check_types(self)
         if self.directory and not self.directory.startswith("/"):
             raise ConfigError(f"DiskConfig.directory must be an absolute path, not {self.directory!r}")
+
+
+SECTIONS: Mapping[str, type[Any]] = {
+    **{"storage": StorageConfig, "server": ServerConfig, "kv": KvConfig, "topics": TopicConfig, "http": HttpConfig},
+}
+"""Of a cluster's configuration: the fields that are settings of a kind of process, and their classes."""
 
 
 @dataclass(frozen=True)
@@ -671,6 +700,12 @@ class ClusterConfig:
         return self.secret_file or f"{self.directory}/cluster.secret"
 
     def __post_init__(self) -> None:
+        _check_types(self)
+        for name, kind in SECTIONS.items():
+            if not isinstance(getattr(self, name), kind):
+                raise ConfigError(f"ClusterConfig.{name} must be a {kind.__name__}, not {getattr(self, name)!r:.60}")
+        if not isinstance(self.disks, tuple) or not all(isinstance(disk, DiskConfig) for disk in self.disks):
+            raise ConfigError(f"ClusterConfig.disks must be a tuple of DiskConfig, not {self.disks!r:.60}")
         _require(self, "partitions", 1, 100_000)
         _require(self, "replicas", 1, 99)
         _require(self, "servers", 1, 9999)
@@ -684,8 +719,6 @@ class ClusterConfig:
                 f"ClusterConfig.disks must be one for each of the {self.replicas} replicas, or none at all, not "
                 f"{len(self.disks)}"
             )
-        if not isinstance(self.insecure, bool):
-            raise ConfigError(f"ClusterConfig.insecure must be true or false, not {self.insecure!r}")
         if self.secret_file and not self.secret_file.startswith("/"):
             raise ConfigError(f"ClusterConfig.secret_file must be an absolute path, not {self.secret_file!r}")
         if self.rights_file and not self.rights_file.startswith("/"):

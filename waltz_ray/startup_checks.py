@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from waltz_ray.config import ClusterConfig
+from waltz_ray.config import PORTS_OF_AN_ACTOR, ClusterConfig
 from waltz_ray.errors import ConfigError
 from waltz_ray.guarding import guards_of_file, guards_with_rights
 from waltz_ray.net.tls import client_context, server_context
@@ -15,11 +15,12 @@ from waltz_ray.runtime.status import ActorState, ClusterStatus
 from waltz_ray.security.addresses import check_addresses
 from waltz_ray.security.client_rights import check_rights_can_hold, read_rights
 
-__all__ = ["check_files", "check_layers_come_in", "check_settings", "troubles", "unused_settings"]
+__all__ = ["check_files", "check_layers_come_in", "check_ports", "check_settings", "troubles", "unused_settings"]
 
 _CHANGED_BY = "waltz apply changes settings of a cluster that runs (docs/deployment.md)"
 
 
+_LAST_PORT = 65_535
 _SECTIONS = ("server", "storage", "kv", "topics", "http")
 _TLS_FILES = ("tls_certificate", "tls_key", "tls_clients", "tls_authority")
 
@@ -69,12 +70,29 @@ def check_layers_come_in(config: ClusterConfig) -> None:
         )
 
 
+def check_ports(config: ClusterConfig) -> None:
+    """ConfigError if an actor of a layer would have a port that there is not: those of each begin where those of the
+    one before it end."""
+    for name, first, actors, each in (
+        ("KvConfig.port", config.kv.port, config.kv.actors, 1),
+        ("TopicConfig.master_port", config.topics.master_port, config.topics.actors, 1),
+        ("TopicConfig.broker_port", config.topics.broker_port, config.topics.actors, PORTS_OF_AN_ACTOR),
+    ):
+        last = first + each * actors - 1
+        if first and last > _LAST_PORT:
+            raise ConfigError(
+                f"{name} {first} is too high: {actors} actors have ports up to {last}, and {_LAST_PORT} is the last "
+                "there is; begin lower, or give 0 for any free ones"
+            )
+
+
 def check_settings(wanted: ClusterConfig, zookeeper: str, nodes: Iterable[str], insecure: bool) -> None:
     """ConfigError or InvalidInput if the cluster, which runs, cannot have these settings, as of a new one: its actors
     would be refused, or strangers let in. ``wanted.rights_file``: of rights that come with them; ``nodes``: addresses
     of Ray's nodes, as far as they are known."""
     check_files(wanted, here=False)
     check_layers_come_in(wanted)
+    check_ports(wanted)
     guards = guards_with_rights(zookeeper, replace(wanted, rights_file=""))
     if guards.rights is None:
         guards = replace(guards, rights=guards_of_file(wanted).rights)

@@ -18,7 +18,15 @@ from waltz_ray.protocol.rolling import UNSEEN, RollingUpgrade, in_order
 from waltz_ray.runtime.findings import what_is_not_whole
 from waltz_ray.runtime.status import ClusterStatus
 
-__all__ = ["UpgradeHands", "UpgradeResult", "change_settings", "hands_of", "upgrade_plan", "upgrade_rolling"]
+__all__ = [
+    "UpgradeHands",
+    "UpgradeResult",
+    "change_settings",
+    "change_settings_of_stuck",
+    "hands_of",
+    "upgrade_plan",
+    "upgrade_rolling",
+]
 
 Progress = Callable[[str], None]
 
@@ -112,6 +120,58 @@ def change_settings(
             begin(run.planned(kinds))
             restarted += run.all().restarted
     return restarted
+
+
+def change_settings_of_stuck(
+    store: UpgradeStore,
+    hands: UpgradeHands,
+    kinds: Container[str],
+    begin: Callable[[RollingUpgrade], None],
+    progress: Progress,
+    wait_s: float,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[str]:
+    """One change of settings where actors that read them do not serve for ``wait_s``, perhaps for what is kept now:
+    no restart of one after the other, nor one that is under way, would come to its end. Who was started again.
+
+    These actors are started again at once, in no order; the upgrade that ``begin`` keeps, in the place of one that is
+    under way, has everybody else. Nothing is done where all serve, or there is no manager.
+    """
+    with hands.lock():
+        deadline, told = clock() + wait_s, list[str]()
+        while stuck := _not_serving(view := hands.look(), kinds):
+            if clock() <= deadline:
+                if stuck != told:
+                    progress(f"waiting for {', '.join(stuck)}")
+                    told = stuck
+                sleep(_POLL_S)
+                continue
+            assert view is not None
+            processes, under_way = processes_of(view), store.read() or RollingUpgrade()
+            reading = {name for name in processes if name.partition("/")[0] in kinds}
+            names = in_order(reading | set(under_way.left(processes)))
+            if under_way.drained in hands.members().servers:  # its turn comes once more
+                hands.keep(under_way.drained)
+            begin(RollingUpgrade(dict.fromkeys(names, UNSEEN)))
+            for actor in stuck:
+                progress(f"{actor}: is started again, with other settings")
+                hands.restart(actor)
+            return stuck
+    return []
+
+
+def _not_serving(view: ClusterStatus | None, kinds: Container[str]) -> list[str]:
+    """Of the actors of these kinds, those that do not serve; of a cluster without a manager nothing is known."""
+    if view is None:
+        return []
+    actors = (("server", view.servers), ("replica", view.replicas), ("kv", view.kv), ("topic", view.topics))
+    return [
+        f"{kind}/{number}"
+        for kind, statuses in actors
+        for number, status in statuses.items()
+        if kind in kinds and not status.serving
+    ]
 
 
 @dataclass

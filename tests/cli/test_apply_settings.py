@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -136,3 +137,18 @@ def test_tls_comes_and_goes_under_load(life: Deployed) -> None:
             found = {each.transaction_id: each.data for each in client.feed(p)}
             assert committed.items() <= found.items()
     assert min(map(len, load.committed.values())) > 0
+
+
+def test_settings_with_which_servers_do_not_begin_are_put_right(life: Deployed) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        life.say(server={"port": taken.getsockname()[1]})
+        command = [sys.executable, "-m", "waltz_ray", "apply", "--config", life.path]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as applying:
+            until(lambda: "cannot listen" in life.status()["servers"]["0"]["reason"], "the first does not begin", 120)
+            applying.send_signal(signal.SIGINT)
+            applying.communicate(timeout=60)
+        life.say(server={"port": 0})
+        assert {each["what"] for each in life.apply()["changes"]} == {"server.port"}
+    assert life.status()["config"]["server"]["port"] == 0
+    assert "no problem" in life.waltz("doctor", "--dir", str(life.directory)).stdout

@@ -332,12 +332,13 @@ def test_a_ray_that_does_not_start_in_time_says_what_to_do(tmp_path: Path) -> No
 
 def test_the_path_of_a_socket_is_short_whatever_the_directory_is_called(tmp_path: Path) -> None:
     socket = "/session_2026-11-22_11-08-50_758631_4194304/sockets/plasma_store"
-    for name in ("c", "c" * 100):
+    for name in ("c", "c" * 100, "donn\u00e9es"):
         directory = tmp_path / name
         directory.mkdir()
         for _ in range(2):  # the second time there is one already
             temporary = local_ray._temporary(directory)
             assert len(f"{temporary}{socket}") <= 107
+            assert str(temporary).isascii()
             assert temporary.resolve() == directory / "ray"
             if temporary.is_symlink():
                 shutil.rmtree(temporary.parent)

@@ -187,6 +187,25 @@ def test_a_space_of_a_layer_that_was_deleted_keeps_no_cluster_from_coming_up(
     assert [space.name for space in store.spaces.table().present()] == [name for name in before if name != deleted]
 
 
+def test_a_directory_whose_cluster_file_is_lost_gets_no_second_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cluster is called otherwise than the directory, and what the replicas have is that one's."""
+    server = MemoryZooKeeperServer()
+    monkeypatch.setattr(bringing_up, "KazooZooKeeper", lambda hosts: server.client())
+    monkeypatch.setattr(bringing_up, "alive_nodes", lambda: [NodeView("127.0.0.1", frozenset(), "")])
+    config = ClusterConfig("prod", "/c")
+    here = ClusterFile("prod", "/c", 4, 3, 2, zookeeper="zk")
+    prod = bringing_up._initialise(here, config)
+    data, other = replace(here, name="data"), replace(config, name="data")
+    with pytest.raises(ClusterMismatch, match=r"/c holds cluster 'prod', .* waltz up --dir /c --cluster prod"):
+        bringing_up._initialise(data, other)
+    assert server.client().exists("/data") is None
+    assert bringing_up._initialise(here, config).cluster_key == prod.cluster_key
+    elsewhere = bringing_up._initialise(replace(data, directory="/d"), replace(other, directory="/d"))
+    assert elsewhere.cluster_key != prod.cluster_key, "a cluster of another directory, which has its data there"
+    of_all = replace(here, name="more", embedded=False)
+    assert bringing_up._initialise(of_all, replace(config, name="more")), "the ensemble of several"
+
+
 def test_nobody_waits_for_the_actor_that_looks_after_a_zookeeper_which_runs_already(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,6 +158,20 @@ def test_a_server_of_another_user_is_named(tmp_path: Path, monkeypatch: pytest.M
         EmbeddedZooKeeper(tmp_path).stop()
 
 
+@pytest.mark.parametrize("language", ["C", "C.UTF-8"])
+def test_its_directory_may_be_called_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str) -> None:
+    monkeypatch.setenv("LC_ALL", language)
+    directory = tmp_path / "d \u00e9\u4e16\U0001f40d\\n" / "zookeeper"
+    server = EmbeddedZooKeeper(directory)
+    try:
+        server.start()
+        assert server.pid is not None
+    finally:
+        server.stop()
+    assert {each.name for each in directory.iterdir()} >= {"data", "zookeeper.log"}
+    assert [each.name for each in tmp_path.iterdir()] == ["d \u00e9\u4e16\U0001f40d\\n"], "and nothing is elsewhere"
+
+
 def test_starters_at_once_start_one_server(data_dir: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         addresses = list(pool.map(lambda _: EmbeddedZooKeeper(data_dir).start(), range(4)))

@@ -61,6 +61,14 @@ def test_nothing_is_done_while_an_upgrade_is_under_way(client: MemoryZooKeeper) 
     assert UpgradeStore(client, "c").read() == UPGRADE
 
 
+def test_a_change_may_take_the_place_of_an_upgrade_that_is_under_way(client: MemoryZooKeeper) -> None:
+    for port, upgrade in ((9, UPGRADE), (10, RollingUpgrade({"server/1": 8}, 1))):
+        before = {"server": {"port": 1 if port == 9 else 9}}
+        SettingsStore(client, "c").change(before, {"server": {"port": port}}, upgrade, instead=True)
+        assert UpgradeStore(client, "c").read() == upgrade
+        assert f"'port': {port}" in str(kept(client))
+
+
 def test_a_member_that_comes_meanwhile_stays(client: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are in one node: the change looks again."""
     write_all, came = client.write_all, list[ClusterMembers]()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -81,3 +82,30 @@ def test_a_cluster_whose_file_is_not_understood_hides_no_other(
     assert str(theirs) in caplog.text
     with pytest.raises(InvalidInput):
         cluster_file.find_running(str(theirs))
+
+
+def test_a_copy_of_a_directory_does_not_run_and_one_that_was_moved_does(tmp_path: Path) -> None:
+    ours, copy, moved = tmp_path / "ours", tmp_path / "copy", tmp_path / "moved"
+    ours.mkdir()
+    ray = LocalRay("127.0.0.1:1", "", os.getpid(), psutil.Process().create_time())
+    written = ClusterFile("c", str(ours), 1, 1, 1, address="127.0.0.1:1", ray=ray)
+    cluster_file.write(written)
+    shutil.copytree(ours, copy)
+    assert cluster_file.read(copy) == replace(written, directory=str(copy)).stopped()
+    assert cluster_file.read(ours) == written
+    (tmp_path / "link").symlink_to(ours)
+    assert cluster_file.read(tmp_path / "link") == written
+    ours.rename(moved)
+    assert cluster_file.read(moved) == replace(written, directory=str(moved))
+    ours.mkdir()
+    cluster_file.write(replace(written, ray=replace(ray, pid=1)))  # another one, where it was
+    assert cluster_file.read(moved) == replace(written, directory=str(moved))
+
+
+def test_a_copy_of_a_directory_whose_cluster_is_on_a_ray_of_others_does_not_run(tmp_path: Path) -> None:
+    (ours := tmp_path / "ours").mkdir()
+    cluster_file.write(ClusterFile("c", str(ours), 1, 1, 1, address="10.0.0.1:6379"))
+    shutil.copytree(ours, tmp_path / "copy")
+    found = cluster_file.read(tmp_path / "copy")
+    assert found is not None
+    assert not found.running

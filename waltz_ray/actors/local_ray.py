@@ -114,8 +114,9 @@ def wait_until_started(head: LocalRay, deadline_s: float) -> None:
 def _temporary(directory: Path) -> Path:
     """``directory``/ray, new, for Ray's sockets and logs; those of the Ray before stay in ray.before.
 
-    A UNIX socket has a short path: where that of ``directory`` is too long, Ray is given a link to it. InvalidInput if
-    they are not of a Ray that we have started, but somebody's files.
+    A UNIX socket has a short path, and Ray takes ASCII only: where that of ``directory`` is too long, or has other
+    characters, Ray is given a link to it. InvalidInput if they are not of a Ray that we have started, but somebody's
+    files.
     """
     inside, before = directory.resolve() / "ray", directory.resolve() / "ray.before"
     for path in (inside, before):
@@ -128,7 +129,7 @@ def _temporary(directory: Path) -> Path:
         _remove(before)
         inside.rename(before)
     inside.mkdir(mode=0o755)
-    if len(os.fsencode(inside)) <= _LONGEST_TEMPORARY:
+    if len(os.fsencode(inside)) <= _LONGEST_TEMPORARY and str(inside).isascii():
         return inside
     link = Path(tempfile.mkdtemp(prefix=_SHORT, dir="/tmp"), "ray")
     link.symlink_to(inside)

@@ -11,27 +11,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from waltz_ray.config import (
-    ClusterConfig,
-    DiskConfig,
-    HttpConfig,
-    KvConfig,
-    ServerConfig,
-    StorageConfig,
-    TopicConfig,
-    build,
-)
+from waltz_ray.config import SECTIONS, ClusterConfig, DiskConfig, build
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import CoordinationError
 from waltz_ray.protocol.cluster_members import ClusterMembers
 
 __all__ = ["Settings", "as_of", "from_json", "own_host", "own_settings", "settings_in", "to_json"]
-
-
-_SECTIONS: Mapping[str, type[Any]] = {
-    **{"storage": StorageConfig, "server": ServerConfig, "kv": KvConfig, "topics": TopicConfig, "http": HttpConfig},
-}
 
 
 @dataclass(frozen=True)
@@ -117,7 +103,7 @@ def from_json(values: Mapping[str, Any]) -> Settings:
             f"ZooKeeper's cluster settings are not ours ({error!r}); was it made by waltz up?"
         ) from error
     try:
-        for name, kind in _SECTIONS.items():
+        for name, kind in SECTIONS.items():
             fields[name] = build(kind, fields.get(name, {}))
         fields["disks"] = tuple(build(DiskConfig, each) for each in fields.get("disks", ()))
         return Settings(build(ClusterConfig, fields), placement)

@@ -232,8 +232,8 @@ class EmbeddedZooKeeper:
 
     def _launch(self, port: int) -> psutil.Process:
         logging_config = self._dir / "log4j2.properties"
-        _have_text(self._config, _CONFIG.format(data=self._dir / "data", host=self._host, port=port))
-        _have_text(logging_config, _LOGGING.format(log=self._log))
+        _have_text(self._config, _CONFIG.format(data=_in_properties(self._dir / "data"), host=self._host, port=port))
+        _have_text(logging_config, _LOGGING.format(log=_in_properties(self._log)))
         command = [
             find_java(),
             "-Xmx256m",
@@ -250,7 +250,13 @@ class EmbeddedZooKeeper:
         ]
         with open(self._log, "ab") as log:
             child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._dir, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._dir,
+                env=os.environ | {"LC_ALL": "C.UTF-8"},  # or a JVM finds no file whose path is not ASCII
+                start_new_session=True,
             )
         _children[child.pid] = child
         return psutil.Process(child.pid)
@@ -293,6 +299,13 @@ class EmbeddedZooKeeper:
     def _last_log_line(self) -> str:
         lines = self._log.read_text(errors="replace").split("\n") if self._log.exists() else []
         return next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty")
+
+
+def _in_properties(path: Path) -> str:
+    """A path in a Java file of properties, which has ASCII, and units of UTF-16 for other characters."""
+    units = str(path).replace("\\", "\\\\").encode("utf-16-be", "surrogatepass")
+    codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
+    return "".join(chr(code) if code < 0x80 else f"\\u{code:04x}" for code in codes)
 
 
 def _have_text(path: Path, text: str) -> None:

@@ -27,10 +27,13 @@ class SettingsStore:
         self._root = f"/{cluster}"
         self._upgrades = UpgradeStore(zookeeper, cluster)
 
-    def change(self, before: Mapping[str, Any], after: Mapping[str, Any], upgrade: RollingUpgrade) -> None:
+    def change(
+        self, before: Mapping[str, Any], after: Mapping[str, Any], upgrade: RollingUpgrade, instead: bool = False
+    ) -> None:
         """Keep the sections ``after`` of the configuration where there were ``before``, and begin ``upgrade``.
 
-        CoordinationError, and nothing was done, if they are others by now, or an upgrade is under way.
+        CoordinationError, and nothing was done, if they are others by now, or an upgrade is under way. ``instead``: in
+        the place of that, whose processes are among those of ``upgrade``.
         """
         while True:
             info, version = complete_info(self._zookeeper, self._root)
@@ -40,9 +43,8 @@ class SettingsStore:
             settings = {**info.settings, "config": {**config, **after}}
             data = info_json(replace(info, settings=settings), complete=True)
             try:
-                self._zookeeper.write_all(
-                    [Write(f"{self._root}/store/cluster", data, version), self._upgrades.beginning(upgrade)]
-                )
+                begins = self._upgrades.instead(upgrade) if instead else self._upgrades.beginning(upgrade)
+                self._zookeeper.write_all([Write(f"{self._root}/store/cluster", data, version), begins])
             except VersionConflict:
                 continue  # a member came or went, or a space: look again
             except NodeExists as error:

@@ -47,6 +47,15 @@ class UpgradeStore:
         """What makes it be under way, for a transaction; NodeExists there if one is."""
         return Write(self._path, to_json(upgrade.fields()))
 
+    def instead(self, upgrade: RollingUpgrade) -> Write:
+        """What makes it be under way, for a transaction, in the place of one that is; VersionConflict or NodeExists
+        there if that has gone on."""
+        try:
+            _, version = self._zookeeper.get(self._path)
+        except NoNode:
+            return self.beginning(upgrade)
+        return Write(self._path, to_json(upgrade.fields()), version)
+
     def end(self) -> None:
         """It is done. Idempotent."""
         try:

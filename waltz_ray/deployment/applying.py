@@ -32,13 +32,14 @@ from waltz_ray.members import Members
 from waltz_ray.protocol.placement import NodeView
 from waltz_ray.spaces import Spaces
 from waltz_ray.startup_checks import check_settings
-from waltz_ray.upgrading import change_settings, hands_of
+from waltz_ray.upgrading import change_settings, change_settings_of_stuck, hands_of
 
 __all__ = ["AppliedDeployment", "apply", "compare"]
 
 Progress = Callable[[str], None]
 
 _STEP_S = 300.0  # of a restart of one process, as of waltz upgrade
+_STUCK_S = 20.0  # for so long an actor does not serve that has just been started, and no more, if it can begin
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def apply(deployment: Deployment, progress: Progress = lambda text: None) -> App
     config, deadline_s = _config(deployment, seen), deployment.ray.deadline_s
     if seen is not None:
         _check_settings(config, zookeeper, seen, planned)
+        _change_settings_of_stuck(deployment, zookeeper, seen, planned, progress)
     running = bring_up(config, deployment.ray.address, progress=progress, deadline_s=deadline_s, settings_follow=True)
     now = _seen(deployment, running.zookeeper)
     if now is None:
@@ -194,6 +196,31 @@ def _change_settings(running: Cluster, seen: SeenCluster, changes: Sequence[Chan
         if plan or upgrades.read() is not None:
             befores = [seen.config, *(stage.config for stage in plan)]
             change_settings(upgrades, hands_of(members), map(change, befores, plan), progress, _STEP_S)
+
+
+def _change_settings_of_stuck(
+    deployment: Deployment, zookeeper: str, seen: SeenCluster, changes: Sequence[Change], progress: Progress
+) -> None:
+    """The first stage of the change, where the cluster runs and some that read these settings do not begin, perhaps
+    because of those that are kept: ``bring_up`` would wait for them in vain, and what was bad be kept for ever."""
+    plan = list(stages(seen.config, with_settings(seen.config, changes)))
+    known = cluster_file.read(deployment.cluster.directory)
+    address = known.address if known is not None and known.running else deployment.ray.address
+    if not plan or not address:
+        return
+    ray_lookup.join(address)
+    with Members(deployment.cluster.name, zookeeper=zookeeper) as members:
+        settings = SettingsStore(members.zookeeper, members.cluster)
+        old, new = asdict(seen.config), asdict(plan[0].config)
+        changed = [name for name in SECTIONS if old[name] != new[name]]
+        change_settings_of_stuck(
+            UpgradeStore(members.zookeeper, members.cluster),
+            hands_of(members),
+            plan[0].kinds,
+            partial(settings.change, _only(old, changed), _only(new, changed), instead=True),
+            progress,
+            _STUCK_S,
+        )
 
 
 def _only(config: dict[str, Any], sections: Sequence[str]) -> dict[str, Any]:

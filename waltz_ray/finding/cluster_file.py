@@ -107,14 +107,29 @@ def read(directory: str | os.PathLike[str]) -> ClusterFile | None:
     try:
         values["ray"] = _checked(LocalRay(**values["ray"])) if values.get("ray") else None
         # The directory may have been moved: the file knows it by being in it.
+        there = values.get("directory", "")
         found = _checked(ClusterFile(**values | {"directory": str(path.parent.resolve())}))
         if found.ray is not None and found.ray.pid < 1:
             raise ValueError(f"no process has the pid {found.ray.pid}")
         if found.key:
             uuid.UUID(found.key)
-        return found
+        return found.stopped() if _is_copy(path, there, found) else found
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{path} is damaged ({error}); move it away and run waltz up again") from error
+
+
+def _is_copy(path: Path, directory: str, found: ClusterFile) -> bool:
+    """Whether this is a copy of the file in ``directory``, which it says that it is in: what runs is that one's then,
+    and not to be ended, or taken for its own, by whoever names this directory."""
+    original = Path(directory) / _NAME
+    try:
+        if original.samefile(path):
+            return False
+        values = json.loads(original.read_text())
+        ray = values["ray"] and LocalRay(**values["ray"])
+        return bool((values["address"], ray) == (found.address, found.ray))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False  # moved: there is none any more, or another cluster's
 
 
 def _checked(found: _Part) -> _Part:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from waltz_ray.client.aio import AsyncWaltzClient
+from waltz_ray.config import PORTS_OF_AN_ACTOR
 from waltz_ray.net.listener import Tls
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ownership_types import LeaseConfirmed, RegisteredAs, UnitTable, Unregistered
@@ -22,12 +23,9 @@ from waltz_ray.topics.serving.served_topic import CoordinationView, ServedTopic,
 from waltz_ray.topics.serving.slot_duties import SlotDuties
 from waltz_ray.topics.serving.slot_port import SlotPort
 
-__all__ = ["PORTS_OF_AN_ACTOR", "SlotListening", "TopicNode"]
+__all__ = ["SlotListening", "TopicNode"]
 
 log = logging.getLogger(__name__)
-
-PORTS_OF_AN_ACTOR = 100
-"""From which it chooses, where ports are not any free ones."""
 
 _AGAIN_S = 1.0
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from waltz_ray.client.aio import AsyncWaltzClient
-from waltz_ray.config import TopicConfig
+from waltz_ray.config import PORTS_OF_AN_ACTOR, TopicConfig
 from waltz_ray.coordination.api import EphemeralNode, Watch, ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.leadership import Leadership
@@ -43,7 +43,7 @@ from waltz_ray.topics.serving.offsets import OffsetResets, Offsets
 from waltz_ray.topics.serving.port import TopicPortLimits
 from waltz_ray.topics.serving.served_topic import TopicSurroundings
 from waltz_ray.topics.serving.slot_duties import SlotDuties
-from waltz_ray.topics.serving.topic_node import PORTS_OF_AN_ACTOR, SlotListening, TopicNode
+from waltz_ray.topics.serving.topic_node import SlotListening, TopicNode
 from waltz_ray.topics.slots import SLOTS, SlotSplitting, partition_of_slot
 
 __all__ = ["GroupOffsets", "TopicServer"]
