@@ -127,8 +127,9 @@ def bring_up(
     ClusterMismatch if the directory or ZooKeeper holds a cluster of another shape; PartitionNotReady, saying what is
     missing, if it is not up within ``deadline_s``: it goes on trying then, and can be looked at. Any other end leaves
     nothing running that was not running before, also Ctrl-C, SIGTERM and SIGHUP, which raise KeyboardInterrupt. The
-    process stays connected to Ray. ``settings_follow``: settings of a cluster that is there are the caller's to change
-    then, and rights that it cannot have before; else what differs is a warning.
+    process stays connected to Ray, but after such an end, if it was not before. RayNotRunning if it is connected to
+    another one. ``settings_follow``: settings of a cluster that is there are the caller's to change then, and rights
+    that it cannot have before; else what differs is a warning.
     """
     if not os.path.isabs(config.directory):
         raise ConfigError(f"ClusterConfig.directory must be an absolute path, not {config.directory!r}")
@@ -154,6 +155,7 @@ class _Attempt:
         self._settings_follow = settings_follow
         self._progress = progress
         self._deadline = deadline
+        self._ray_before = ray_lookup.here()  # the caller's, with all that it does there: not ours to leave
         self._first_time = cluster_file.read(config.directory) is None
         self._found = self._known = _known(config)
         self._others_actors = True  # until it is known that there are none of that name: not ours to end
@@ -219,6 +221,8 @@ class _Attempt:
             _take_down(known, self._progress)
         if self._first_time and not self._initialised:
             cluster_file.remove(known.directory)  # there is no such cluster: the next try may be of another shape
+        if not self._ray_before:
+            ray_lookup.leave()
 
     def _note(self, known: ClusterFile) -> None:
         self._known = known
@@ -242,6 +246,11 @@ class _Attempt:
             ray_lookup.join(self._known.address)
 
     def _start_ray(self) -> None:
+        if now := self._ray_before:
+            raise RayNotRunning(
+                f"this process is connected to the Ray at {now}, and the cluster would have one of its own: give that "
+                "address, or ray.shutdown() first"
+            )
         if self._known.ray is not None:
             local_ray.stop(self._known.ray)  # its head was killed: what it left behind holds the replicas' locks
         if self._known.embedded:
@@ -285,10 +294,22 @@ def take_down(cluster: ClusterFile, progress: Progress = lambda text: None) -> N
     """End the manager, servers, replicas, our ZooKeeper and our Ray, by name and pid, nothing else. Idempotent.
 
     The data stays; ``bring_up`` of the same directory has it again. One that is under way is waited for: it would make
-    anew what is ended here, and wait in vain for what it has made.
+    anew what is ended here, and wait in vain for what it has made. A process that is connected to Ray stays so, unless
+    that Ray is ended.
     """
-    with _beside_no_other(cluster.directory, progress):
+    with _beside_no_other(cluster.directory, progress), _back_where_it_was():
         _take_down(cluster, progress)
+
+
+@contextmanager
+def _back_where_it_was() -> Iterator[None]:
+    """Whoever belongs to no Ray belongs to none afterwards. What a program does on its own Ray would end with that."""
+    before = ray_lookup.here()
+    try:
+        yield
+    finally:
+        if not before:
+            ray_lookup.leave()
 
 
 def _take_down(cluster: ClusterFile, progress: Progress) -> None:
@@ -319,7 +340,7 @@ def holds_cluster(directory: Path) -> bool:
 
 def take_down_in(directory: Path, progress: Progress = lambda text: None) -> None:
     """``take_down`` of the cluster in ``directory``; nothing if there is none."""
-    with _beside_no_other(str(directory), progress):
+    with _beside_no_other(str(directory), progress), _back_where_it_was():
         known = cluster_file.read(directory)  # only now: who was waited for has changed it
         if known is not None:
             _take_down(known, progress)
@@ -327,8 +348,9 @@ def take_down_in(directory: Path, progress: Progress = lambda text: None) -> Non
 
 def _end_processes(cluster: ClusterFile) -> None:
     """Our Ray, if it is ours, with all actors, and our ZooKeeper."""
-    ray_lookup.leave()
     if cluster.ray is not None:
+        if ray_lookup.here() == ray_lookup.reachable(cluster.ray.address):
+            ray_lookup.leave()
         local_ray.stop(cluster.ray)
     if cluster.embedded:
         EmbeddedZooKeeper(_zookeeper_directory(cluster)).stop()

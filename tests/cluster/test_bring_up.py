@@ -20,7 +20,7 @@ from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, 
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
-from waltz_ray.errors import ClusterMismatch, ConfigError, PartitionNotReady
+from waltz_ray.errors import ClusterMismatch, ConfigError, PartitionNotReady, RayNotRunning
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.finding.cluster_file import ClusterFile, LocalRay
 from waltz_ray.guarding import guards_of_file
@@ -115,6 +115,59 @@ def test_what_is_only_slow_is_left_running(tmp_path: Path, monkeypatch: pytest.M
     known = cluster_file.read(tmp_path)
     assert known is not None
     assert known.address == "h:1"
+
+
+class OwnRay:
+    """The Ray that this process is connected to, "" for none."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+        self.address = address
+        monkeypatch.setattr(ray_lookup, "here", lambda: self.address)
+        monkeypatch.setattr(ray_lookup, "join", self._join)
+        monkeypatch.setattr(ray_lookup, "leave", lambda: setattr(self, "address", ""))
+
+    def _join(self, address: str) -> str:
+        self.address = address
+        return address
+
+
+def test_a_program_on_a_ray_stays_there_when_it_cannot_have_a_cluster_with_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that it does there would end with that."""
+    launched: list[Path] = []
+    monkeypatch.setattr(local_ray, "launch", launched.append)
+    ray = OwnRay(monkeypatch, "LOCALHOST:9")
+    with pytest.raises(RayNotRunning, match="connected to the Ray at LOCALHOST:9, and the cluster would have one"):
+        bring_up(ClusterConfig("c", str(tmp_path)))
+    assert ray.address == "LOCALHOST:9"
+    assert launched == []
+    assert cluster_file.read(tmp_path) is None
+
+
+@pytest.mark.parametrize("before", ["h:1", ""])
+def test_a_process_is_on_the_ray_that_it_was_on_after_a_failure(
+    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SomebodysRay(monkeypatch, [], ClusterMismatch("another"))
+    ray = OwnRay(monkeypatch, before)
+    with pytest.raises(ClusterMismatch):
+        bring_up(ClusterConfig("c", str(tmp_path)), "h:1")
+    assert ray.address == before
+
+
+@pytest.mark.parametrize("before", ["h:1", ""])
+def test_who_takes_a_cluster_down_on_his_own_ray_stays_there(
+    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = OwnRay(monkeypatch, before)
+    monkeypatch.setattr(bringing_up, "running_actors", lambda cluster: [])
+    cluster_file.write(ClusterFile("c", str(tmp_path), 4, 3, 2, address="h:1", zookeeper="z:1", embedded=False))
+    take_down_in(tmp_path)
+    assert ray.address == before
+    known = cluster_file.read(tmp_path)
+    assert known is not None
+    assert not known.running
 
 
 def test_strangers_are_not_let_in_unless_somebody_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
