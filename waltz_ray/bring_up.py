@@ -221,6 +221,9 @@ class _Attempt:
             _take_down(known, self._progress)
         if self._first_time and not self._initialised:
             cluster_file.remove(known.directory)  # there is no such cluster: the next try may be of another shape
+        elif known != self._found and not self._initialised:
+            # It names the Ray or the ZooKeeper of another cluster by now, whom ``waltz down`` would end.
+            cluster_file.write(self._found if self._found.running else self._found.stopped())
         if not self._ray_before:
             ray_lookup.leave()
 

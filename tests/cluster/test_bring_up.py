@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -168,6 +169,22 @@ def test_who_takes_a_cluster_down_on_his_own_ray_stays_there(
     known = cluster_file.read(tmp_path)
     assert known is not None
     assert not known.running
+
+
+@pytest.mark.parametrize("address", ["h:1", ""])
+def test_a_mistake_with_the_zookeeper_leaves_the_file_of_a_cluster_as_it_was(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients of one that runs would look there; and one that is down would name another one's Ray, which is ended."""
+    rays = SomebodysRay(monkeypatch, ["cluster-manager"], KeyboardInterrupt())
+    monkeypatch.setattr(bringing_up, "KazooZooKeeper", lambda hosts: MemoryZooKeeper(MemoryZooKeeperServer()))
+    before = ClusterFile("c", str(tmp_path), 4, 3, 2, address, "z:1", embedded=False, key=str(uuid.uuid4()))
+    cluster_file.write(before)
+    config = ClusterConfig("c", str(tmp_path), before.partitions, before.replicas, before.servers, zookeeper="z:2")
+    with pytest.raises(ClusterMismatch, match="is it the right one"):
+        bring_up(config, "h:1")
+    assert rays.taken_down == []
+    assert cluster_file.read(tmp_path) == before
 
 
 def test_strangers_are_not_let_in_unless_somebody_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
