@@ -94,6 +94,7 @@ __all__ = [
 Progress = Callable[[str], None]
 
 _POLL_S = 0.1
+_LOCATION_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,7 @@ class _Attempt:
                 check_addresses(self._config, _addresses(), self._config.insecure, guards_of_file(self._config))
                 check_layers_come_in(self._config)  # before anything is recorded
             self._note(self._with_zookeeper())
+            _check_same(self._known, self._key_of_manager())  # before anything is recorded
             info = _initialise(self._known, self._config)
             self._note(_as_recorded(self._known, info))
             self._initialised = True
@@ -277,6 +279,18 @@ class _Attempt:
         self._ensure_keeper()
         return replace(known, zookeeper=self._ask_keeper())
 
+    def _key_of_manager(self) -> str:
+        """Of the cluster whose manager is there already, "" if there is none. One that begins anew is waited for."""
+        name = self._known.name
+        while self._others_actors and find_actor(name, MANAGER) is not None:
+            try:
+                return str(ask(name, MANAGER, "location", self._left_s())["cluster_key"])
+            except ClusterNotFound as error:
+                if time.monotonic() > self._deadline:
+                    raise PartitionNotReady(f"cluster {name!r} was not up in time: {error}") from error
+            time.sleep(_POLL_S)
+        return ""
+
     def _ensure_keeper(self) -> None:
         """The actor that starts the embedded ZooKeeper, or adopts it, and looks after it."""
         arguments, namespace = (_zookeeper_directory(self._known), self._left_s()), namespace_of(self._known.name)
@@ -320,7 +334,7 @@ def _take_down(cluster: ClusterFile, progress: Progress) -> None:
     try:
         if cluster.running:
             ray_lookup.join(cluster.address)
-            for name in running_actors(cluster.name):
+            for name in _own_actors(cluster, progress):
                 progress(f"ending {name}")
                 end_actor(cluster.name, name)
     except RayNotRunning as error:
@@ -334,6 +348,20 @@ def _take_down(cluster: ClusterFile, progress: Progress) -> None:
         raise unreachable
     if cluster_file.read(cluster.directory) is not None:
         cluster_file.write(cluster.stopped())
+
+
+def _own_actors(cluster: ClusterFile, progress: Progress) -> list[str]:
+    """None, if those of its name are another cluster's by now, as where a Ray of others was started anew."""
+    names = running_actors(cluster.name)
+    if cluster.key and cluster.ray is None and MANAGER in names:
+        try:
+            found = ask(cluster.name, MANAGER, "location", _LOCATION_TIMEOUT_S)["cluster_key"]
+        except ClusterNotFound:  # silent: it is ended by its name
+            return names
+        if found != cluster.key:
+            progress(f"the actors on the Ray at {cluster.address} are another cluster's, and are left alone")
+            return []
+    return names
 
 
 def holds_cluster(directory: Path) -> bool:
@@ -474,6 +502,26 @@ def _check_restored(restored: RestoredCluster, wanted: ClusterFile) -> None:
                 f"{wanted.directory} has a restored cluster with {what} {found}, not {getattr(wanted, what)}; "
                 "leave the option out, or restore into another directory"
             )
+
+
+def _check_same(known: ClusterFile, running: str) -> None:
+    """ClusterMismatch if the manager that runs under its name is of another cluster than ``known``: ``running`` is that
+    one's key, "" if there is none. All actors of this one would be taken to be there, and nobody would serve it."""
+    if not running or running == known.key:
+        return
+    if not known.key:
+        client = KazooZooKeeper(known.zookeeper)
+        try:
+            if str(ClusterStore(client, known.name).info().cluster_key) == running:
+                return
+        except ClusterNotFound:
+            pass  # it would be made
+        finally:
+            client.close()
+    raise ClusterMismatch(
+        f"another cluster {known.name!r} runs on the Ray at {known.address}, of another directory or ZooKeeper (their "
+        "keys differ); use another name or another Ray"
+    )
 
 
 def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
