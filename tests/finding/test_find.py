@@ -7,10 +7,12 @@ import sys
 import threading
 import types
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from waltz_ray.errors import ClusterNotFound, InvalidInput, RayNotRunning
@@ -250,6 +252,56 @@ def test_what_is_no_ray_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None
         ray_lookup.join(address)
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(RayNotRunning, match="RAY_ADDRESS names it: unset that"):
+        ray_lookup.join(address)
+
+
+class _NotWithoutToken(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Ray's head, where tokens are asked for."""
+
+    def service(self, details: Any) -> Any:
+        def refuse(request: bytes, context: Any) -> None:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "token is missing or incorrect")
+
+        return grpc.unary_unary_rpc_method_handler(refuse)
+
+
+def test_a_ray_that_asks_for_a_token_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``ray.init`` tried for twenty seconds, and did not say why; or ended with an error of Ray's own."""
+    from ray.core.generated import gcs_service_pb2_grpc
+    from ray.exceptions import AuthenticationError
+
+    monkeypatch.setattr(ray_lookup, "here", lambda: "")
+    monkeypatch.setattr("ray.init", lambda *arguments, **options: pytest.fail("it is not asked"))
+    head = grpc.server(ThreadPoolExecutor(1), [_NotWithoutToken()])
+    address = f"LOCALHOST:{head.add_insecure_port('127.0.0.1:0')}"
+    head.start()
+    try:
+        with pytest.raises(RayNotRunning, match=f"the Ray at {address} lets in only who shows its token; set RAY_AUTH"):
+            ray_lookup.join(address)
+
+        class Stub:
+            def __init__(self, channel: Any) -> None:
+                pass
+
+            def CheckAlive(self, *arguments: Any, **options: Any) -> None:  # noqa: N802 - Ray's name
+                raise AuthenticationError("there is no token")
+
+        monkeypatch.setattr(gcs_service_pb2_grpc, "NodeInfoGcsServiceStub", Stub)
+        with pytest.raises(RayNotRunning, match="RAY_AUTH_MODE is token, and there is none; set RAY_AUTH_MODE"):
+            ray_lookup.join(address)
+    finally:
+        head.stop(None).wait()
+
+
+@pytest.mark.parametrize(
+    ("address", "whose"), [("ray://h:10001", "Ray's client"), ("http://h:8265", "Ray's dashboard")]
+)
+def test_an_address_of_another_kind_is_called_what_it_is(
+    address: str, whose: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RAY_ADDRESS is what ``ray job submit`` takes, too."""
+    monkeypatch.setattr(ray_lookup, "here", lambda: "")
+    with pytest.raises(RayNotRunning, match=f"{address} is an address of {whose}"):
         ray_lookup.join(address)
 
 

@@ -94,6 +94,12 @@ def join(address: str, **options: Any) -> str:
 
 
 def _check_port(address: str) -> None:
+    scheme, is_url, _ = address.partition("://")
+    if is_url:
+        whose = "Ray's client" if scheme == "ray" else "Ray's dashboard, as for jobs"
+        raise RayNotRunning(
+            f"{address} is an address of {whose}; that of Ray's head is wanted, host:port (RAY_ADDRESS, --address)"
+        )
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
@@ -108,18 +114,25 @@ def _check_ray(address: str) -> None:
     import grpc
     from ray._private.gcs_utils import create_gcs_channel
     from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
+    from ray.exceptions import AuthenticationError
 
+    how = "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file with it"
     messages: Any = gcs_service_pb2
     services: Any = gcs_service_pb2_grpc
     channel = create_gcs_channel(address)
     try:
         services.NodeInfoGcsServiceStub(channel).CheckAlive(messages.CheckAliveRequest(), timeout=_CONNECT_S)
+    except AuthenticationError as error:  # of this process: it is told to show a token
+        raise RayNotRunning(
+            f"Ray at {address} cannot be asked: RAY_AUTH_MODE is token, and there is none; {how}"
+        ) from error
     except grpc.RpcError as error:
-        if error.code() != grpc.StatusCode.UNAUTHENTICATED:  # a Ray, whose token is ``ray.init``'s affair
-            raise RayNotRunning(
-                f"what listens at {address} does not answer as Ray does ({error.code().name}); is it the port of its "
-                "head (6379 where nothing else was said), not that of the dashboard or of Ray's client?"
-            ) from error
+        if error.code() == grpc.StatusCode.UNAUTHENTICATED:  # this sends the token that ``ray.init`` would
+            raise RayNotRunning(f"the Ray at {address} lets in only who shows its token; {how}") from error
+        raise RayNotRunning(
+            f"what listens at {address} does not answer as Ray does ({error.code().name}); is it the port of its "
+            "head (6379 where nothing else was said), not that of the dashboard or of Ray's client?"
+        ) from error
     finally:
         channel.close()
 
