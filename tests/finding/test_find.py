@@ -35,7 +35,10 @@ class Rays(types.ModuleType):
         self.joined = ""
         self.silent = False
         self.util = self
-        self.exceptions = types.SimpleNamespace(RayActorError=RuntimeError, GetTimeoutError=self._TimedOut)
+        self.headless = False
+        self.exceptions = types.SimpleNamespace(
+            RayActorError=RuntimeError, GetTimeoutError=self._TimedOut, RayError=self._TimedOut
+        )
 
     def is_initialized(self) -> bool:
         return bool(self.joined)
@@ -47,9 +50,13 @@ class Rays(types.ModuleType):
         self.joined = address
 
     def list_named_actors(self, all_namespaces: bool) -> list[dict[str, str]]:
+        if self.headless:
+            raise self._TimedOut
         return [{"namespace": f"waltz-{name}", "name": "cluster-manager"} for name in self.clusters[self.joined]]
 
     def get_actor(self, name: str, namespace: str) -> Any:
+        if self.headless:
+            raise self._TimedOut
         if namespace.removeprefix("waltz-") not in self.clusters[self.joined] or name != "cluster-manager":
             raise ValueError(f"no actor {name}")
         return types.SimpleNamespace(location=types.SimpleNamespace(remote=lambda: f"zk of {self.joined}"))
@@ -309,6 +316,17 @@ def test_the_servers_of_a_cluster(rays: Rays) -> None:
     ray_lookup.join("a:1")
     with pytest.raises(ConnectionError, match="no actor server/4 of cluster 'waltz'"):
         ray_lookup.server_handles("waltz")(4)
+
+
+@pytest.mark.parametrize("name", [None, "waltz"])
+def test_a_head_that_does_not_answer_any_more_is_told_as_such(rays: Rays, name: str | None) -> None:
+    """By a process that has joined its Ray: ``waltz status --watch``, or a task that connects."""
+    ray_lookup.join("a:1")
+    rays.headless = True
+    with pytest.raises(RayNotRunning, match="the head of the Ray at a:1 does not answer"):
+        find_cluster(name)
+    with pytest.raises(ConnectionError, match="the head of the Ray at a:1 does not answer"):
+        ray_lookup.server_handles("waltz")(0)
 
 
 def test_every_way_in_is_the_same(rays: Rays) -> None:

@@ -22,10 +22,12 @@ __all__ = [
     "ask_for_ticket",
     "ask_manager",
     "cluster_names",
+    "find_actor",
     "here",
     "is_loopback",
     "join",
     "leave",
+    "named_actors",
     "namespace_of",
     "reachable",
     "server_handles",
@@ -156,21 +158,48 @@ def _only_one() -> str:
 
 
 def cluster_names() -> list[str]:
-    """The clusters that have a manager on the Ray that this process has joined."""
-    import ray
-
-    named = ray.util.list_named_actors(all_namespaces=True)
+    """The clusters that have a manager on the Ray that this process has joined. RayNotRunning if that is silent."""
     return sorted(
         actor["namespace"].removeprefix(_NAMESPACE_PREFIX)
-        for actor in named
+        for actor in named_actors()
         if actor["name"] == MANAGER and actor["namespace"].startswith(_NAMESPACE_PREFIX)
     )
+
+
+def named_actors() -> list[dict[str, str]]:
+    """``name`` and ``namespace`` of each actor that has a name. RayNotRunning if Ray's head does not answer."""
+    import ray
+
+    try:
+        found: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
+    except ray.exceptions.RayError as error:
+        raise _head_is_silent(error) from error
+    return found
+
+
+def find_actor(cluster: str, name: str) -> Any | None:
+    """The handle of an actor of the cluster, None if there is none of that name (it may have been given up).
+
+    RayNotRunning if Ray's head does not answer, for which Ray waits a minute.
+    """
+    import ray
+
+    try:
+        return ray.get_actor(name, namespace=namespace_of(cluster))
+    except ValueError:
+        return None
+    except ray.exceptions.RayError as error:
+        raise _head_is_silent(error) from error
+
+
+def _head_is_silent(error: Exception) -> RayNotRunning:
+    return RayNotRunning(f"the head of the Ray at {here()} does not answer ({type(error).__name__}); is it running?")
 
 
 def ask_manager(cluster: str) -> dict[str, str]:
     """What ``ClusterManager.location`` says, of the Ray that this process has joined.
 
-    ClusterNotFound, naming what does run there, if there is no such manager or it is silent.
+    ClusterNotFound, naming what does run there, if there is no such manager or it is silent; RayNotRunning.
     """
     return dict(_asked(cluster, "location"))
 
@@ -184,14 +213,13 @@ def ask_for_ticket(cluster: str) -> Credential:
 def _asked(cluster: str, method: str) -> Any:
     import ray
 
-    try:
-        manager = ray.get_actor(MANAGER, namespace=namespace_of(cluster))
-    except ValueError:
+    manager = find_actor(cluster, MANAGER)
+    if manager is None:
         running = ", ".join(cluster_names())
         raise ClusterNotFound(
             f"no cluster {cluster!r} runs on the Ray at {here()}; "
             + (f"running there: {running}" if running else "none does; start one with `waltz up`")
-        ) from None
+        )
     try:
         return ray.get(getattr(manager, method).remote(), timeout=_ANSWER_TIMEOUT_S)
     except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
@@ -203,12 +231,14 @@ def _asked(cluster: str, method: str) -> Any:
 
 def server_handles(cluster: str) -> Callable[[int], Any]:
     """Handles of the partition servers' actors by server ID, for the actor transport; this process has joined Ray."""
-    import ray
 
     def handle_of(server_id: int) -> Any:
         try:
-            return ray.get_actor(f"server/{server_id}", namespace=namespace_of(cluster))
-        except ValueError as error:
-            raise ConnectionError(f"there is no actor server/{server_id} of cluster {cluster!r}") from error
+            handle = find_actor(cluster, f"server/{server_id}")
+        except RayNotRunning as error:
+            raise ConnectionError(str(error)) from error
+        if handle is None:
+            raise ConnectionError(f"there is no actor server/{server_id} of cluster {cluster!r}")
+        return handle
 
     return handle_of
