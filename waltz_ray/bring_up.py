@@ -238,6 +238,8 @@ class _Attempt:
 
     def _join(self, address: str) -> None:
         """The cluster's Ray, which may have to be started first."""
+        if address and self._is_gone_from(address):
+            self._found = self._known = self._known.stopped()
         known = self._known
         if known.running:
             if address and address != "auto" and reachable(address) != reachable(known.address):
@@ -249,6 +251,13 @@ class _Attempt:
         else:
             self._start_ray()
             ray_lookup.join(self._known.address)
+
+    def _is_gone_from(self, address: str) -> bool:
+        """The Ray of others that it ran on is not the one at ``address``, and does not answer any more. Should actors
+        of then live, they have the disks, or lose their sessions."""
+        before = self._known.address
+        elsewhere = before and self._known.ray is None and ray_lookup.reachable(address) != ray_lookup.reachable(before)
+        return bool(elsewhere) and not ray_lookup.answers(before)
 
     def _start_ray(self) -> None:
         if now := self._ray_before:

@@ -187,6 +187,21 @@ def test_a_mistake_with_the_zookeeper_leaves_the_file_of_a_cluster_as_it_was(
     assert cluster_file.read(tmp_path) == before
 
 
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_ray_of_others_that_was_started_again_elsewhere_takes_its_clusters_up(
+    lives: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of before can be there: no ``waltz up`` or ``down`` ever reached the old one, for it has ended."""
+    rays = SomebodysRay(monkeypatch, [], KeyboardInterrupt())
+    monkeypatch.setattr(ray_lookup, "answers", lambda address: lives)
+    before = ClusterFile("c", str(tmp_path), 4, 3, 2, "h:1", "z:1", key=str(uuid.uuid4()))
+    cluster_file.write(before)
+    with pytest.raises(ClusterMismatch if lives else KeyboardInterrupt):  # where ZooKeeper is asked for
+        bring_up(ClusterConfig("c", str(tmp_path), 4, 3, 2), "h:2")
+    assert rays.taken_down == ([] if lives else ["h:2"])
+    assert cluster_file.read(tmp_path) == (before if lives else before.stopped())
+
+
 class AnotherCluster:
     """Of the same name, on the same Ray at "h:1", in the ZooKeeper "z:1"; "z:2" has none yet."""
 

@@ -19,6 +19,7 @@ from waltz_ray.protocol.authentication import Credential
 
 __all__ = [
     "MANAGER",
+    "answers",
     "ask_for_ticket",
     "ask_manager",
     "cluster_names",
@@ -93,6 +94,18 @@ def join(address: str, **options: Any) -> str:
     except (ConnectionError, RuntimeError) as error:
         raise RayNotRunning(f"Ray at {address} cannot be joined: {str(error).splitlines()[0]}") from error
     return address
+
+
+def answers(address: str) -> bool:
+    """Whether a Ray can be joined at ``address``; takes seconds if not."""
+    address = reachable(address)
+    try:
+        if here() != address:
+            _check_port(address)
+            _check_ray(address)
+    except RayNotRunning:
+        return False
+    return True
 
 
 def _check_port(address: str) -> None:
