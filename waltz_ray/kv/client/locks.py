@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
+from waltz_ray.client.address import StaysHere
 from waltz_ray.errors import InvalidInput, KvLockLost, KvLockTaken, KvNotReady, KvUnknownFate, WaltzError
 from waltz_ray.kv.client.engine import KvEngine
 from waltz_ray.kv.client.errands import LockErrand, LockJob
@@ -19,7 +20,7 @@ __all__ = ["AsyncKvLock"]
 _LEAST_LEASE_S = 0.5
 
 
-class AsyncKvLock:
+class AsyncKvLock(StaysHere):
     """One lock, for ``async with``. While it is had its lease is renewed in the background.
 
     Nobody else has it meanwhile, if clocks run at about one speed; but a process can be paused for longer than the
