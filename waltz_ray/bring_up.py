@@ -95,6 +95,7 @@ __all__ = [
 Progress = Callable[[str], None]
 
 _POLL_S = 0.1
+_LOCATION_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,9 @@ def bring_up(
     ClusterMismatch if the directory or ZooKeeper holds a cluster of another shape; PartitionNotReady, saying what is
     missing, if it is not up within ``deadline_s``: it goes on trying then, and can be looked at. Any other end leaves
     nothing running that was not running before, also Ctrl-C, SIGTERM and SIGHUP, which raise KeyboardInterrupt. The
-    process stays connected to Ray. ``settings_follow``: settings of a cluster that is there are the caller's to change
-    then, and rights that it cannot have before; else what differs is a warning.
+    process stays connected to Ray, but after such an end, if it was not before. RayNotRunning if it is connected to
+    another one. ``settings_follow``: settings of a cluster that is there are the caller's to change then, and rights
+    that it cannot have before; else what differs is a warning.
     """
     if not os.path.isabs(config.directory):
         raise ConfigError(f"ClusterConfig.directory must be an absolute path, not {config.directory!r}")
@@ -155,6 +157,7 @@ class _Attempt:
         self._settings_follow = settings_follow
         self._progress = progress
         self._deadline = deadline
+        self._ray_before = ray_lookup.here()  # the caller's, with all that it does there: not ours to leave
         self._first_time = cluster_file.read(config.directory) is None
         self._found = self._known = _known(config)
         self._others_actors = True  # until it is known that there are none of that name: not ours to end
@@ -174,6 +177,7 @@ class _Attempt:
                 check_addresses(self._config, _addresses(), self._config.insecure, guards_of_file(self._config))
                 check_layers_come_in(self._config)  # before anything is recorded
             self._note(self._with_zookeeper())
+            _check_same(self._known, self._key_of_manager())  # before anything is recorded
             info = _initialise(self._known, self._config)
             self._note(_as_recorded(self._known, info))
             self._initialised = True
@@ -223,6 +227,11 @@ class _Attempt:
             _take_down(known, self._progress)
         if self._first_time and not self._initialised:
             cluster_file.remove(known.directory)  # there is no such cluster: the next try may be of another shape
+        elif known != self._found and not self._initialised:
+            # It names the Ray or the ZooKeeper of another cluster by now, whom ``waltz down`` would end.
+            cluster_file.write(self._found if self._found.running else self._found.stopped())
+        if not self._ray_before:
+            ray_lookup.leave()
 
     def _note(self, known: ClusterFile) -> None:
         self._known = known
@@ -233,6 +242,8 @@ class _Attempt:
 
     def _join(self, address: str) -> None:
         """The cluster's Ray, which may have to be started first."""
+        if address and self._is_gone_from(address):
+            self._found = self._known = self._known.stopped()
         known = self._known
         if known.running:
             if address and address != "auto" and reachable(address) != reachable(known.address):
@@ -245,7 +256,19 @@ class _Attempt:
             self._start_ray()
             ray_lookup.join(self._known.address)
 
+    def _is_gone_from(self, address: str) -> bool:
+        """The Ray of others that it ran on is not the one at ``address``, and does not answer any more. Should actors
+        of then live, they have the disks, or lose their sessions."""
+        before = self._known.address
+        elsewhere = before and self._known.ray is None and ray_lookup.reachable(address) != ray_lookup.reachable(before)
+        return bool(elsewhere) and not ray_lookup.answers(before)
+
     def _start_ray(self) -> None:
+        if now := self._ray_before:
+            raise RayNotRunning(
+                f"this process is connected to the Ray at {now}, and the cluster would have one of its own: give that "
+                "address, or ray.shutdown() first"
+            )
         if self._known.ray is not None:
             local_ray.stop(self._known.ray)  # its head was killed: what it left behind holds the replicas' locks
         if self._known.embedded:
@@ -269,6 +292,18 @@ class _Attempt:
         self._ensure_keeper()
         return replace(known, zookeeper=self._ask_keeper())
 
+    def _key_of_manager(self) -> str:
+        """Of the cluster whose manager is there already, "" if there is none. One that begins anew is waited for."""
+        name = self._known.name
+        while self._others_actors and find_actor(name, MANAGER) is not None:
+            try:
+                return str(ask(name, MANAGER, "location", self._left_s())["cluster_key"])
+            except ClusterNotFound as error:
+                if time.monotonic() > self._deadline:
+                    raise PartitionNotReady(f"cluster {name!r} was not up in time: {error}") from error
+            time.sleep(_POLL_S)
+        return ""
+
     def _ensure_keeper(self) -> None:
         """The actor that starts the embedded ZooKeeper, or adopts it, and looks after it."""
         arguments, namespace = (_zookeeper_directory(self._known), self._left_s()), namespace_of(self._known.name)
@@ -289,10 +324,22 @@ def take_down(cluster: ClusterFile, progress: Progress = lambda text: None) -> N
     """End the manager, servers, replicas, our ZooKeeper and our Ray, by name and pid, nothing else. Idempotent.
 
     The data stays; ``bring_up`` of the same directory has it again. One that is under way is waited for: it would make
-    anew what is ended here, and wait in vain for what it has made.
+    anew what is ended here, and wait in vain for what it has made. A process that is connected to Ray stays so, unless
+    that Ray is ended.
     """
-    with _beside_no_other(cluster.directory, progress):
+    with _beside_no_other(cluster.directory, progress), _back_where_it_was():
         _take_down(cluster, progress)
+
+
+@contextmanager
+def _back_where_it_was() -> Iterator[None]:
+    """Whoever belongs to no Ray belongs to none afterwards. What a program does on its own Ray would end with that."""
+    before = ray_lookup.here()
+    try:
+        yield
+    finally:
+        if not before:
+            ray_lookup.leave()
 
 
 def _take_down(cluster: ClusterFile, progress: Progress) -> None:
@@ -300,7 +347,7 @@ def _take_down(cluster: ClusterFile, progress: Progress) -> None:
     try:
         if cluster.running:
             ray_lookup.join(cluster.address)
-            for name in running_actors(cluster.name):
+            for name in _own_actors(cluster, progress):
                 progress(f"ending {name}")
                 end_actor(cluster.name, name)
     except RayNotRunning as error:
@@ -316,6 +363,20 @@ def _take_down(cluster: ClusterFile, progress: Progress) -> None:
         cluster_file.write(cluster.stopped())
 
 
+def _own_actors(cluster: ClusterFile, progress: Progress) -> list[str]:
+    """None, if those of its name are another cluster's by now, as where a Ray of others was started anew."""
+    names = running_actors(cluster.name)
+    if cluster.key and cluster.ray is None and MANAGER in names:
+        try:
+            found = ask(cluster.name, MANAGER, "location", _LOCATION_TIMEOUT_S)["cluster_key"]
+        except ClusterNotFound:  # silent: it is ended by its name
+            return names
+        if found != cluster.key:
+            progress(f"the actors on the Ray at {cluster.address} are another cluster's, and are left alone")
+            return []
+    return names
+
+
 def holds_cluster(directory: Path) -> bool:
     """Whether a cluster was ever brought up there."""
     return cluster_file.read(directory) is not None
@@ -323,7 +384,7 @@ def holds_cluster(directory: Path) -> bool:
 
 def take_down_in(directory: Path, progress: Progress = lambda text: None) -> None:
     """``take_down`` of the cluster in ``directory``; nothing if there is none."""
-    with _beside_no_other(str(directory), progress):
+    with _beside_no_other(str(directory), progress), _back_where_it_was():
         known = cluster_file.read(directory)  # only now: who was waited for has changed it
         if known is not None:
             _take_down(known, progress)
@@ -331,8 +392,9 @@ def take_down_in(directory: Path, progress: Progress = lambda text: None) -> Non
 
 def _end_processes(cluster: ClusterFile) -> None:
     """Our Ray, if it is ours, with all actors, and our ZooKeeper."""
-    ray_lookup.leave()
     if cluster.ray is not None:
+        if ray_lookup.here() == ray_lookup.reachable(cluster.ray.address):
+            ray_lookup.leave()
         local_ray.stop(cluster.ray)
     if cluster.embedded:
         EmbeddedZooKeeper(_zookeeper_directory(cluster)).stop()
@@ -453,6 +515,26 @@ def _check_restored(restored: RestoredCluster, wanted: ClusterFile) -> None:
                 f"{wanted.directory} has a restored cluster with {what} {found}, not {getattr(wanted, what)}; "
                 "leave the option out, or restore into another directory"
             )
+
+
+def _check_same(known: ClusterFile, running: str) -> None:
+    """ClusterMismatch if the manager that runs under its name is of another cluster than ``known``: ``running`` is that
+    one's key, "" if there is none. All actors of this one would be taken to be there, and nobody would serve it."""
+    if not running or running == known.key:
+        return
+    if not known.key:
+        client = KazooZooKeeper(known.zookeeper)
+        try:
+            if str(ClusterStore(client, known.name).info().cluster_key) == running:
+                return
+        except ClusterNotFound:
+            pass  # it would be made
+        finally:
+            client.close()
+    raise ClusterMismatch(
+        f"another cluster {known.name!r} runs on the Ray at {known.address}, of another directory or ZooKeeper (their "
+        "keys differ); use another name or another Ray"
+    )
 
 
 def _initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TypeVar
 
+from waltz_ray.client.address import StaysHere
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.finding.find import check_key, find_cluster
@@ -14,7 +15,7 @@ __all__ = ["ClusterHandle"]
 Handle = TypeVar("Handle", bound="ClusterHandle")
 
 
-class ClusterHandle:
+class ClusterHandle(StaysHere):
     """For several threads; to be closed, or used with ``with``. The cluster is found as by ``waltz_ray.connect``, and
     reached by its ZooKeeper only."""
 

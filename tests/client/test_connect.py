@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ from waltz_ray.config import ClientConfig
 from waltz_ray.connecting import StoreDirectory, connect, connect_async, endpoint_resolver
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
-from waltz_ray.errors import ClusterMismatch, ClusterNotFound, InvalidInput, WaltzError
+from waltz_ray.errors import ClusterMismatch, ClusterNotFound, InvalidInput, WaltzError, ZooKeeperUnreachable
 from waltz_ray.finding import cluster_file
 from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.protocol.ids import Endpoint
@@ -162,6 +163,50 @@ def test_a_client_pickles_as_its_address(monkeypatch: pytest.MonkeyPatch) -> Non
             pickle.dumps(client)
     with pytest.raises(InvalidInput, match="only those of connect"):
         pickle.dumps(AsyncWaltzClient(FakeDirectory({}), TcpTransport()))
+
+
+def test_a_client_that_came_pickled_and_could_not_connect_tries_again_with_the_next_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It took what had ended then for connected: all that followed was refused, the client being closed."""
+    zookeeper = MemoryZooKeeperServer()
+    monkeypatch.setattr("waltz_ray.coordination.zookeeper.KazooZooKeeper", lambda hosts: MemoryZooKeeper(zookeeper))
+    store = ClusterStore(MemoryZooKeeper(zookeeper), "demo")
+    store.initialize(1, [0])
+    failures: list[BaseException] = []
+
+    def watch(directory: StoreDirectory, callback: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return watch_as_ever(directory, callback)
+
+    watch_as_ever = StoreDirectory.watch
+    monkeypatch.setattr(StoreDirectory, "watch", watch)
+
+    async def use(pickled: bytes) -> list[int]:
+        client = pickle.loads(pickled)
+        failures.append(ZooKeeperUnreachable("away"))
+        with pytest.raises(ZooKeeperUnreachable):
+            await client.start()
+        async with client:
+            return [await client.append(0, b"async")]
+
+    async def pickled_async() -> bytes:
+        async with await connect_async("demo", zookeeper="in memory") as client:
+            return pickle.dumps(client)
+
+    with FakeServer() as server:
+        _, version = store.assignment()
+        store.set_assignment(Assignment({0: Owner(1, 1)}), version)
+        store.register_server(1, server.endpoint)
+        with connect("demo", zookeeper="in memory") as client:
+            arrived = pickle.loads(pickle.dumps(client))
+        failures.append(MemoryError())
+        with pytest.raises(MemoryError):
+            arrived.append(0, b"x")
+        with arrived:
+            assert arrived.append(0, b"x").result(20) == 0
+        assert asyncio.run(use(asyncio.run(pickled_async()))) == [1]
 
 
 def test_the_cluster_that_is_found_must_have_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

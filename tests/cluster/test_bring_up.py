@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, 
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
-from waltz_ray.errors import ClusterMismatch, ConfigError, PartitionNotReady
+from waltz_ray.errors import ClusterMismatch, ClusterNotFound, ConfigError, PartitionNotReady, RayNotRunning
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.finding.cluster_file import ClusterFile, LocalRay
 from waltz_ray.guarding import guards_of_file
@@ -115,6 +116,148 @@ def test_what_is_only_slow_is_left_running(tmp_path: Path, monkeypatch: pytest.M
     known = cluster_file.read(tmp_path)
     assert known is not None
     assert known.address == "h:1"
+
+
+class OwnRay:
+    """The Ray that this process is connected to, "" for none."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+        self.address = address
+        monkeypatch.setattr(ray_lookup, "here", lambda: self.address)
+        monkeypatch.setattr(ray_lookup, "join", self._join)
+        monkeypatch.setattr(ray_lookup, "leave", lambda: setattr(self, "address", ""))
+
+    def _join(self, address: str) -> str:
+        self.address = address
+        return address
+
+
+def test_a_program_on_a_ray_stays_there_when_it_cannot_have_a_cluster_with_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that it does there would end with that."""
+    launched: list[Path] = []
+    monkeypatch.setattr(local_ray, "launch", launched.append)
+    ray = OwnRay(monkeypatch, "LOCALHOST:9")
+    with pytest.raises(RayNotRunning, match="connected to the Ray at LOCALHOST:9, and the cluster would have one"):
+        bring_up(ClusterConfig("c", str(tmp_path)))
+    assert ray.address == "LOCALHOST:9"
+    assert launched == []
+    assert cluster_file.read(tmp_path) is None
+
+
+@pytest.mark.parametrize("before", ["h:1", ""])
+def test_a_process_is_on_the_ray_that_it_was_on_after_a_failure(
+    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SomebodysRay(monkeypatch, [], ClusterMismatch("another"))
+    ray = OwnRay(monkeypatch, before)
+    with pytest.raises(ClusterMismatch):
+        bring_up(ClusterConfig("c", str(tmp_path)), "h:1")
+    assert ray.address == before
+
+
+@pytest.mark.parametrize("before", ["h:1", ""])
+def test_who_takes_a_cluster_down_on_his_own_ray_stays_there(
+    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = OwnRay(monkeypatch, before)
+    monkeypatch.setattr(bringing_up, "running_actors", lambda cluster: [])
+    cluster_file.write(ClusterFile("c", str(tmp_path), 4, 3, 2, address="h:1", zookeeper="z:1", embedded=False))
+    take_down_in(tmp_path)
+    assert ray.address == before
+    known = cluster_file.read(tmp_path)
+    assert known is not None
+    assert not known.running
+
+
+@pytest.mark.parametrize("address", ["h:1", ""])
+def test_a_mistake_with_the_zookeeper_leaves_the_file_of_a_cluster_as_it_was(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients of one that runs would look there; and one that is down would name another one's Ray, which is ended."""
+    rays = SomebodysRay(monkeypatch, ["cluster-manager"], KeyboardInterrupt())
+    monkeypatch.setattr(bringing_up, "KazooZooKeeper", lambda hosts: MemoryZooKeeper(MemoryZooKeeperServer()))
+    before = ClusterFile("c", str(tmp_path), 4, 3, 2, address, "z:1", embedded=False, key=str(uuid.uuid4()))
+    cluster_file.write(before)
+    config = ClusterConfig("c", str(tmp_path), before.partitions, before.replicas, before.servers, zookeeper="z:2")
+    with pytest.raises(ClusterMismatch, match="is it the right one"):
+        bring_up(config, "h:1")
+    assert rays.taken_down == []
+    assert cluster_file.read(tmp_path) == before
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_ray_of_others_that_was_started_again_elsewhere_takes_its_clusters_up(
+    lives: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of before can be there: no ``waltz up`` or ``down`` ever reached the old one, for it has ended."""
+    rays = SomebodysRay(monkeypatch, [], KeyboardInterrupt())
+    monkeypatch.setattr(ray_lookup, "answers", lambda address: lives)
+    before = ClusterFile("c", str(tmp_path), 4, 3, 2, "h:1", "z:1", key=str(uuid.uuid4()))
+    cluster_file.write(before)
+    with pytest.raises(ClusterMismatch if lives else KeyboardInterrupt):  # where ZooKeeper is asked for
+        bring_up(ClusterConfig("c", str(tmp_path), 4, 3, 2), "h:2")
+    assert rays.taken_down == ([] if lives else ["h:2"])
+    assert cluster_file.read(tmp_path) == (before if lives else before.stopped())
+
+
+class AnotherCluster:
+    """Of the same name, on the same Ray at "h:1", in the ZooKeeper "z:1"; "z:2" has none yet."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        SomebodysRay(monkeypatch, ["cluster-manager", "replica/0"], KeyboardInterrupt())
+        self.servers = {"z:1": MemoryZooKeeperServer(), "z:2": MemoryZooKeeperServer()}
+        store = ClusterStore(MemoryZooKeeper(self.servers["z:1"]), "c")
+        self.key = str(store.initialize(4, (0, 1, 2), to_json(Settings(ClusterConfig("c", "/d"), {}))).cluster_key)
+        self.ended: list[str] = []
+        location = {"zookeeper": "z:1", "cluster_key": self.key}
+        monkeypatch.setattr(bringing_up, "KazooZooKeeper", lambda hosts: MemoryZooKeeper(self.servers[hosts]))
+        monkeypatch.setattr(bringing_up, "find_actor", lambda cluster, name: object())
+        monkeypatch.setattr(bringing_up, "ask", lambda *arguments: location)
+        monkeypatch.setattr(bringing_up, "end_actor", lambda cluster, name: self.ended.append(name))
+
+
+@pytest.mark.parametrize("key", ["", "4c1b2a5e-3f6d-4a8b-9c7e-0d1f2a3b4c5d"])
+def test_a_cluster_whose_name_another_one_on_the_ray_has_does_not_come_up(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one's actors were taken for its own: it was said to be up, and nobody served it."""
+    another = AnotherCluster(monkeypatch)
+    before = ClusterFile("c", str(tmp_path), 4, 3, 2, "", "z:2", embedded=False, key=key)
+    if key:
+        cluster_file.write(before)
+    with pytest.raises(ClusterMismatch, match="another cluster 'c' runs on the Ray at h:1"):
+        bring_up(ClusterConfig("c", str(tmp_path), 4, 3, 2, zookeeper="z:2"), "h:1")
+    assert another.ended == []
+    assert cluster_file.read(tmp_path) == (before if key else None)
+    with pytest.raises(ClusterNotFound):
+        ClusterStore(MemoryZooKeeper(another.servers["z:2"]), "c").info()
+
+
+def test_a_directory_that_has_lost_its_file_knows_its_cluster_by_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    another = AnotherCluster(monkeypatch)
+    known = ClusterFile("c", "/d", 4, 3, 2, "h:1", "z:1", embedded=False)
+    bringing_up._check_same(known, another.key)
+    with pytest.raises(ClusterMismatch):
+        bringing_up._check_same(known, str(uuid.uuid4()))
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_who_takes_a_cluster_down_ends_no_actors_of_another_one_of_its_name(
+    mine: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file says that it runs on a Ray that was started anew since."""
+    take_down = bringing_up._take_down
+    another = AnotherCluster(monkeypatch)
+    monkeypatch.setattr(bringing_up, "_take_down", take_down)
+    key = another.key if mine else str(uuid.uuid4())
+    cluster_file.write(ClusterFile("c", str(tmp_path), 4, 3, 2, "h:1", "z:1", embedded=False, key=key))
+    take_down_in(tmp_path)
+    assert another.ended == (["cluster-manager", "replica/0"] if mine else [])
+    known = cluster_file.read(tmp_path)
+    assert known is not None
+    assert not known.running
 
 
 def test_strangers_are_not_let_in_unless_somebody_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

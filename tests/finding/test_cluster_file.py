@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -109,3 +111,17 @@ def test_a_copy_of_a_directory_whose_cluster_is_on_a_ray_of_others_does_not_run(
     found = cluster_file.read(tmp_path / "copy")
     assert found is not None
     assert not found.running
+
+
+def test_a_head_is_known_after_the_clock_of_its_machine_was_set(tmp_path: Path) -> None:
+    """It runs, though it seems to have been started at another time; nobody else who has its number does."""
+    temporary = str(tmp_path / "ray")
+    waits = [sys.executable, "-c", "input()", f"--temp-dir={temporary}"]
+    with subprocess.Popen(waits, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        started_at = psutil.Process(process.pid).create_time()
+        same = LocalRay("127.0.0.1:1", "", process.pid, started_at, temporary)
+        assert same.process() is not None
+        assert replace(same, started_at=started_at - 3600).process() is not None
+        assert replace(same, started_at=started_at - 3600, temporary=f"{temporary}2").process() is None
+        assert replace(same, started_at=started_at - 3600, temporary="").process() is None
+    assert same.process() is None

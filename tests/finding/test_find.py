@@ -7,10 +7,12 @@ import sys
 import threading
 import types
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from waltz_ray.errors import ClusterNotFound, InvalidInput, RayNotRunning
@@ -33,7 +35,10 @@ class Rays(types.ModuleType):
         self.joined = ""
         self.silent = False
         self.util = self
-        self.exceptions = types.SimpleNamespace(RayActorError=RuntimeError, GetTimeoutError=self._TimedOut)
+        self.headless = False
+        self.exceptions = types.SimpleNamespace(
+            RayActorError=RuntimeError, GetTimeoutError=self._TimedOut, RayError=self._TimedOut
+        )
 
     def is_initialized(self) -> bool:
         return bool(self.joined)
@@ -45,9 +50,13 @@ class Rays(types.ModuleType):
         self.joined = address
 
     def list_named_actors(self, all_namespaces: bool) -> list[dict[str, str]]:
+        if self.headless:
+            raise self._TimedOut
         return [{"namespace": f"waltz-{name}", "name": "cluster-manager"} for name in self.clusters[self.joined]]
 
     def get_actor(self, name: str, namespace: str) -> Any:
+        if self.headless:
+            raise self._TimedOut
         if namespace.removeprefix("waltz-") not in self.clusters[self.joined] or name != "cluster-manager":
             raise ValueError(f"no actor {name}")
         return types.SimpleNamespace(location=types.SimpleNamespace(remote=lambda: f"zk of {self.joined}"))
@@ -253,10 +262,71 @@ def test_what_is_no_ray_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None
         ray_lookup.join(address)
 
 
+class _NotWithoutToken(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Ray's head, where tokens are asked for."""
+
+    def service(self, details: Any) -> Any:
+        def refuse(request: bytes, context: Any) -> None:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "token is missing or incorrect")
+
+        return grpc.unary_unary_rpc_method_handler(refuse)
+
+
+def test_a_ray_that_asks_for_a_token_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``ray.init`` tried for twenty seconds, and did not say why; or ended with an error of Ray's own."""
+    from ray.core.generated import gcs_service_pb2_grpc
+    from ray.exceptions import AuthenticationError
+
+    monkeypatch.setattr(ray_lookup, "here", lambda: "")
+    monkeypatch.setattr("ray.init", lambda *arguments, **options: pytest.fail("it is not asked"))
+    head = grpc.server(ThreadPoolExecutor(1), [_NotWithoutToken()])
+    address = f"LOCALHOST:{head.add_insecure_port('127.0.0.1:0')}"
+    head.start()
+    try:
+        with pytest.raises(RayNotRunning, match=f"the Ray at {address} lets in only who shows its token; set RAY_AUTH"):
+            ray_lookup.join(address)
+
+        class Stub:
+            def __init__(self, channel: Any) -> None:
+                pass
+
+            def CheckAlive(self, *arguments: Any, **options: Any) -> None:  # noqa: N802 - Ray's name
+                raise AuthenticationError("there is no token")
+
+        monkeypatch.setattr(gcs_service_pb2_grpc, "NodeInfoGcsServiceStub", Stub)
+        with pytest.raises(RayNotRunning, match="RAY_AUTH_MODE is token, and there is none; set RAY_AUTH_MODE"):
+            ray_lookup.join(address)
+    finally:
+        head.stop(None).wait()
+
+
+@pytest.mark.parametrize(
+    ("address", "whose"), [("ray://h:10001", "Ray's client"), ("http://h:8265", "Ray's dashboard")]
+)
+def test_an_address_of_another_kind_is_called_what_it_is(
+    address: str, whose: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RAY_ADDRESS is what ``ray job submit`` takes, too."""
+    monkeypatch.setattr(ray_lookup, "here", lambda: "")
+    with pytest.raises(RayNotRunning, match=f"{address} is an address of {whose}"):
+        ray_lookup.join(address)
+
+
 def test_the_servers_of_a_cluster(rays: Rays) -> None:
     ray_lookup.join("a:1")
     with pytest.raises(ConnectionError, match="no actor server/4 of cluster 'waltz'"):
         ray_lookup.server_handles("waltz")(4)
+
+
+@pytest.mark.parametrize("name", [None, "waltz"])
+def test_a_head_that_does_not_answer_any_more_is_told_as_such(rays: Rays, name: str | None) -> None:
+    """By a process that has joined its Ray: ``waltz status --watch``, or a task that connects."""
+    ray_lookup.join("a:1")
+    rays.headless = True
+    with pytest.raises(RayNotRunning, match="the head of the Ray at a:1 does not answer"):
+        find_cluster(name)
+    with pytest.raises(ConnectionError, match="the head of the Ray at a:1 does not answer"):
+        ray_lookup.server_handles("waltz")(0)
 
 
 def test_every_way_in_is_the_same(rays: Rays) -> None:

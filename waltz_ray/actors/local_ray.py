@@ -187,18 +187,31 @@ def _was_started_here(path: Path) -> bool:
 
 
 def _family(head: LocalRay) -> list[psutil.Process]:
-    """The live processes of the head's session, and those below it that opened sessions of their own."""
+    """The live processes of the head's session, and those below it that opened sessions of their own.
+
+    A session has the number of its first process, and nobody gets that as long as one of them lives. Later on somebody
+    may, as after a start of the machine: a session in which nothing looks like Ray's is his.
+    """
     process = head.process()
-    found = set(process.children(recursive=True)) if process else set()
+    session = []
     for other in psutil.process_iter():
         try:
-            in_session = os.getsid(other.pid) == head.pid and other.create_time() >= head.started_at - 1
-            # A session's number is given out again, after a restart of the machine above all: then to somebody else.
-            if in_session and LOOPBACK_ONLY in other.environ():
-                found.add(other)
-        except (psutil.Error, OSError):  # gone, or not ours to look at
+            if os.getsid(other.pid) == head.pid:
+                session.append(other)
+        except OSError:  # gone
             continue
-    return list(found)
+    if process is None:
+        return session if any(_looks_like_ours(each, head) for each in session) else []
+    return list({*process.children(recursive=True), *session})
+
+
+def _looks_like_ours(process: psutil.Process, head: LocalRay) -> bool:
+    """It has our temporary directory in its command line, or works in ours, as who has overwritten that line does."""
+    try:
+        own = os.path.dirname(os.path.realpath(head.temporary)) if head.temporary else ""
+        return any(head.temporary in each for each in process.cmdline()) or process.cwd() == own
+    except psutil.Error:  # gone, or not ours to look at
+        return False
 
 
 def _environment(autoscaler_metrics_port: int, dashboard_metrics_port: int) -> dict[str, str]:

@@ -20,6 +20,7 @@ from waltz_ray.actors.pulse import ActorPulse
 from waltz_ray.actors.settings import Settings
 from waltz_ray.coordination.zookeeper_access import ZOOKEEPER_VARIABLES
 from waltz_ray.errors import ClusterNotFound
+from waltz_ray.finding import ray_lookup
 from waltz_ray.finding.ray_lookup import MANAGER, namespace_of
 from waltz_ray.protocol.placement import NodeView
 from waltz_ray.runtime.status import (
@@ -188,17 +189,14 @@ class RaySupervisor:
 
 
 def find_actor(cluster: str, name: str) -> Handle | None:
-    """The actor's handle, None if there is none of that name (it may have been given up)."""
-    try:
-        return ray.get_actor(name, namespace_of(cluster))
-    except ValueError:
-        return None
+    """The actor's handle, None if there is none of that name (it may have been given up). RayNotRunning."""
+    return ray_lookup.find_actor(cluster, name)
 
 
 def ask(cluster: str, name: str, method: str, timeout_s: float, *arguments: object) -> Any:
     """Call an actor's method; its errors are raised here as they were there.
 
-    ClusterNotFound, saying why, if it gives no answer in time.
+    ClusterNotFound, saying why, if it gives no answer in time. RayNotRunning if Ray's head gives none.
     """
     handle = find_actor(cluster, name)
     if handle is None:
@@ -237,8 +235,7 @@ def alive_nodes() -> list[NodeView]:
 
 def running_actors(cluster: str) -> list[str]:
     """Names of the cluster's actors, the manager first, ZooKeeper last: the order to end them in."""
-    entries = ray.util.list_named_actors(all_namespaces=True)
-    names = [entry["name"] for entry in entries if entry["namespace"] == namespace_of(cluster)]
+    names = [entry["name"] for entry in ray_lookup.named_actors() if entry["namespace"] == namespace_of(cluster)]
     return sorted(names, key=lambda name: (name != MANAGER, name == ZOOKEEPER, *_order_of_ending(name)))
 
 

@@ -12,7 +12,7 @@ from waltz_ray.client.transport import Transport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import InvalidInput
 
-__all__ = ["Address", "Find", "travelling"]
+__all__ = ["Address", "Find", "StaysHere", "travelling"]
 
 Find = Callable[[], tuple[Directory, Transport]]
 """Finds the cluster, and may block; it pickles."""
@@ -26,6 +26,16 @@ class Address:
     config: ClientConfig | None
     partitions: Partitions
     codec: Codec | None = None
+
+
+class StaysHere:
+    """What is of one process only, and says so where it is pickled: for Ray's tasks and actors, or Spark's."""
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        raise InvalidInput(
+            f"{type(self).__name__} does not pickle: it is of this process; give its client, or the cluster's name, "
+            "and have one made of that where it is used"
+        )
 
 
 def travelling(address: Address | None, has_callbacks: bool) -> Address:

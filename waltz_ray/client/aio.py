@@ -121,6 +121,7 @@ class AsyncWaltzClient(AsyncReads):
         except (Exception, asyncio.CancelledError):
             engine.begin_to_close()
             await self._end()
+            self._started = None  # the next try is not to take what has ended here for a client
             raise
         engine.mount_all()
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Literal, Protocol
 
 from waltz_ray import compat
+from waltz_ray.client.address import StaysHere
 from waltz_ray.client.application import Transaction
 from waltz_ray.client.bounds import Bound, Partitions
 from waltz_ray.client.cursor_book import CursorBook, HeldCursor
@@ -52,7 +53,7 @@ class AsyncCursorReader(Protocol):
         """See ``AsyncWaltzClient.server_high_water_mark``."""
 
 
-class AsyncCursor(AsyncIterator[Transaction]):
+class AsyncCursor(StaysHere, AsyncIterator[Transaction]):
     """``Cursor`` for one task: ``async with await client.cursor("audit") as cursor: async for transaction in cursor``.
 
     Whoever is cancelled while he waits has taken nothing, and what was given out before is not done by that.

@@ -458,6 +458,7 @@ class WaltzClient:
                         codec=address.codec,
                     )
                 except BaseException:
+                    self.__dict__.pop("_engine", None)  # it has ended: the next use connects once more
                     directory.close()
                     raise
                 return object.__getattribute__(self, name)

@@ -15,6 +15,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Literal, Protocol
 
+from waltz_ray.client.address import StaysHere
 from waltz_ray.client.application import Transaction
 from waltz_ray.client.bounds import Bound, Partitions
 from waltz_ray.client.cursor_book import CursorBook, HeldCursor
@@ -56,7 +57,7 @@ class CursorReader(Protocol):
         """See ``WaltzClient.server_high_water_mark``."""
 
 
-class Cursor(Iterator[Transaction]):
+class Cursor(StaysHere, Iterator[Transaction]):
     """A named place in the log, this client's until it is closed: iterate over it, or ``poll``; for one thread.
 
     ``with client.cursor("audit") as cursor: for transaction in cursor: ...``. A transaction is done when the next one

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from waltz_ray import compat
+from waltz_ray.client.address import StaysHere
 from waltz_ray.client.application import Transaction
 from waltz_ray.client.feeds import Origin, Transactions
 from waltz_ray.client.subscription import FeedItem, Subscription
@@ -27,7 +28,7 @@ __all__ = ["AsyncFollower", "Follower"]
 _NONE = Transactions([])
 
 
-class Follower(Iterator[Transaction]):
+class Follower(StaysHere, Iterator[Transaction]):
     """A feed without an end, for one thread at a time; ``stop`` is for any. Also a context manager, which stops it.
 
     Raises ClientClosed, ClientAhead (``start`` is behind the log's end) or Trimmed (what comes next is gone); then it
@@ -104,7 +105,7 @@ class Follower(Iterator[Transaction]):
         return _NONE
 
 
-class AsyncFollower(AsyncIterator[Transaction]):
+class AsyncFollower(StaysHere, AsyncIterator[Transaction]):
     """``Follower`` for coroutines: one task at a time takes from it, any task of the loop may stop it.
 
     Whoever is cancelled while he iterates has stopped it; a ``poll`` that is cancelled has taken nothing.

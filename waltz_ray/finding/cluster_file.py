@@ -37,8 +37,9 @@ _VERSION = 1
 class LocalRay:
     """A head we started: its address ("LOCALHOST:port"), its dashboard ("" if none), and the process to end it by.
 
-    ``started_at`` (seconds, as psutil gives it) tells our process from a later one that got the same pid.
-    ``temporary``: the directory that Ray was given for its sockets and logs.
+    ``started_at`` (seconds, as psutil gives it) tells our process from a later one that got the same pid; so does
+    ``temporary``, the directory that Ray was given for its sockets and logs: when a machine's clock is set, all its
+    processes have been started at other times.
     """
 
     address: str
@@ -51,10 +52,13 @@ class LocalRay:
         """The live head process, None if it has ended."""
         try:
             process = psutil.Process(self.pid)
-            ours = abs(process.create_time() - self.started_at) < 1 and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
+            ours = abs(process.create_time() - self.started_at) < 1 or self._is_told_by(process.cmdline())
+            return process if ours and process.status() != psutil.STATUS_ZOMBIE else None
+        except (psutil.NoSuchProcess, psutil.AccessDenied):  # somebody else's has its pid
             return None
-        return process if ours else None
+
+    def _is_told_by(self, command: list[str]) -> bool:
+        return bool(self.temporary) and f"--temp-dir={self.temporary}" in command
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,16 @@ from waltz_ray.protocol.authentication import Credential
 
 __all__ = [
     "MANAGER",
+    "answers",
     "ask_for_ticket",
     "ask_manager",
     "cluster_names",
+    "find_actor",
     "here",
     "is_loopback",
     "join",
     "leave",
+    "named_actors",
     "namespace_of",
     "reachable",
     "server_handles",
@@ -93,7 +96,25 @@ def join(address: str, **options: Any) -> str:
     return address
 
 
+def answers(address: str) -> bool:
+    """Whether a Ray can be joined at ``address``; takes seconds if not."""
+    address = reachable(address)
+    try:
+        if here() != address:
+            _check_port(address)
+            _check_ray(address)
+    except RayNotRunning:
+        return False
+    return True
+
+
 def _check_port(address: str) -> None:
+    scheme, is_url, _ = address.partition("://")
+    if is_url:
+        whose = "Ray's client" if scheme == "ray" else "Ray's dashboard, as for jobs"
+        raise RayNotRunning(
+            f"{address} is an address of {whose}; that of Ray's head is wanted, host:port (RAY_ADDRESS, --address)"
+        )
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
@@ -108,18 +129,25 @@ def _check_ray(address: str) -> None:
     import grpc
     from ray._private.gcs_utils import create_gcs_channel
     from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
+    from ray.exceptions import AuthenticationError
 
+    how = "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file with it"
     messages: Any = gcs_service_pb2
     services: Any = gcs_service_pb2_grpc
     channel = create_gcs_channel(address)
     try:
         services.NodeInfoGcsServiceStub(channel).CheckAlive(messages.CheckAliveRequest(), timeout=_CONNECT_S)
+    except AuthenticationError as error:  # of this process: it is told to show a token
+        raise RayNotRunning(
+            f"Ray at {address} cannot be asked: RAY_AUTH_MODE is token, and there is none; {how}"
+        ) from error
     except grpc.RpcError as error:
-        if error.code() != grpc.StatusCode.UNAUTHENTICATED:  # a Ray, whose token is ``ray.init``'s affair
-            raise RayNotRunning(
-                f"what listens at {address} does not answer as Ray does ({error.code().name}); is it the port of its "
-                "head (6379 where nothing else was said), not that of the dashboard or of Ray's client?"
-            ) from error
+        if error.code() == grpc.StatusCode.UNAUTHENTICATED:  # this sends the token that ``ray.init`` would
+            raise RayNotRunning(f"the Ray at {address} lets in only who shows its token; {how}") from error
+        raise RayNotRunning(
+            f"what listens at {address} does not answer as Ray does ({error.code().name}); is it the port of its "
+            "head (6379 where nothing else was said), not that of the dashboard or of Ray's client?"
+        ) from error
     finally:
         channel.close()
 
@@ -143,21 +171,48 @@ def _only_one() -> str:
 
 
 def cluster_names() -> list[str]:
-    """The clusters that have a manager on the Ray that this process has joined."""
-    import ray
-
-    named = ray.util.list_named_actors(all_namespaces=True)
+    """The clusters that have a manager on the Ray that this process has joined. RayNotRunning if that is silent."""
     return sorted(
         actor["namespace"].removeprefix(_NAMESPACE_PREFIX)
-        for actor in named
+        for actor in named_actors()
         if actor["name"] == MANAGER and actor["namespace"].startswith(_NAMESPACE_PREFIX)
     )
+
+
+def named_actors() -> list[dict[str, str]]:
+    """``name`` and ``namespace`` of each actor that has a name. RayNotRunning if Ray's head does not answer."""
+    import ray
+
+    try:
+        found: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
+    except ray.exceptions.RayError as error:
+        raise _head_is_silent(error) from error
+    return found
+
+
+def find_actor(cluster: str, name: str) -> Any | None:
+    """The handle of an actor of the cluster, None if there is none of that name (it may have been given up).
+
+    RayNotRunning if Ray's head does not answer, for which Ray waits a minute.
+    """
+    import ray
+
+    try:
+        return ray.get_actor(name, namespace=namespace_of(cluster))
+    except ValueError:
+        return None
+    except ray.exceptions.RayError as error:
+        raise _head_is_silent(error) from error
+
+
+def _head_is_silent(error: Exception) -> RayNotRunning:
+    return RayNotRunning(f"the head of the Ray at {here()} does not answer ({type(error).__name__}); is it running?")
 
 
 def ask_manager(cluster: str) -> dict[str, str]:
     """What ``ClusterManager.location`` says, of the Ray that this process has joined.
 
-    ClusterNotFound, naming what does run there, if there is no such manager or it is silent.
+    ClusterNotFound, naming what does run there, if there is no such manager or it is silent; RayNotRunning.
     """
     return dict(_asked(cluster, "location"))
 
@@ -171,14 +226,13 @@ def ask_for_ticket(cluster: str) -> Credential:
 def _asked(cluster: str, method: str) -> Any:
     import ray
 
-    try:
-        manager = ray.get_actor(MANAGER, namespace=namespace_of(cluster))
-    except ValueError:
+    manager = find_actor(cluster, MANAGER)
+    if manager is None:
         running = ", ".join(cluster_names())
         raise ClusterNotFound(
             f"no cluster {cluster!r} runs on the Ray at {here()}; "
             + (f"running there: {running}" if running else "none does; start one with `waltz up`")
-        ) from None
+        )
     try:
         return ray.get(getattr(manager, method).remote(), timeout=_ANSWER_TIMEOUT_S)
     except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
@@ -190,12 +244,14 @@ def _asked(cluster: str, method: str) -> Any:
 
 def server_handles(cluster: str) -> Callable[[int], Any]:
     """Handles of the partition servers' actors by server ID, for the actor transport; this process has joined Ray."""
-    import ray
 
     def handle_of(server_id: int) -> Any:
         try:
-            return ray.get_actor(f"server/{server_id}", namespace=namespace_of(cluster))
-        except ValueError as error:
-            raise ConnectionError(f"there is no actor server/{server_id} of cluster {cluster!r}") from error
+            handle = find_actor(cluster, f"server/{server_id}")
+        except RayNotRunning as error:
+            raise ConnectionError(str(error)) from error
+        if handle is None:
+            raise ConnectionError(f"there is no actor server/{server_id} of cluster {cluster!r}")
+        return handle
 
     return handle_of

@@ -9,6 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
+from waltz_ray.client.address import StaysHere
 from waltz_ray.client.codecs import Codec
 from waltz_ray.client.io_thread import IoThread
 from waltz_ray.errors import ClientClosed
@@ -89,7 +90,7 @@ class _Shell:
             self._io.stop(self._core.close())
 
 
-class KvMap:
+class KvMap(StaysHere):
     """One map: names of its own. Made by ``KvClient.map``; the client itself has the items of no map. For any thread.
 
     Every call takes ``timeout`` seconds at the most (None: the client's ``timeout_s``), and until then goes on through
@@ -292,7 +293,7 @@ class KvClient(KvMap):
         return KvClient, (self._shell.place, self.config, self._codec)
 
 
-class KvLock:
+class KvLock(StaysHere):
     """One lock, for ``with``. While it is had its lease is renewed in the background.
 
     Nobody else has it meanwhile, if clocks run at about one speed; but a process can be paused for longer than the

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from waltz_ray import compat
+from waltz_ray.client.address import StaysHere
 from waltz_ray.client.application import checked_int
 from waltz_ray.client.codecs import Codec
 from waltz_ray.errors import DecodingFailed, InvalidInput, KvConflict, KvNotReady, KvNotReplicated, KvUnknownFate
@@ -43,7 +44,7 @@ _REFUSALS = {
 }
 
 
-class AsyncKvMap:
+class AsyncKvMap(StaysHere):
     """One map: names of its own. Made by ``AsyncKvClient.map``; the client itself has the items of no map.
 
     Every call takes ``timeout`` seconds at the most (None: the client's ``timeout_s``), and until then goes on through

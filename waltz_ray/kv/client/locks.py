@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
+from waltz_ray.client.address import StaysHere
 from waltz_ray.errors import InvalidInput, KvLockLost, KvLockTaken, KvNotReady, KvUnknownFate, WaltzError
 from waltz_ray.kv.client.engine import KvEngine
 from waltz_ray.kv.client.errands import LockErrand, LockJob
@@ -22,7 +23,7 @@ _ANSWER_S = 5.0
 """Of the longest call so much is left for the answer to one who has waited in vain."""
 
 
-class AsyncKvLock:
+class AsyncKvLock(StaysHere):
     """One lock, for ``async with``. While it is had its lease is renewed in the background.
 
     Nobody else has it meanwhile, if clocks run at about one speed; but a process can be paused for longer than the

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from waltz_ray.client.address import StaysHere
 from waltz_ray.client.codecs import Codec
 from waltz_ray.errors import ClientClosed, InvalidInput
 from waltz_ray.kv.client.beginnings import WatchBeginning
@@ -242,7 +243,7 @@ class LogsOfWatches:
             return next(iter(self._logs), None)
 
 
-class KvWatch(Iterator[ItemEvent]):
+class KvWatch(StaysHere, Iterator[ItemEvent]):
     """Events without an end, for one thread at a time; ``stop`` is for any. ``with`` stops it.
 
     It begins when it is made: what is written after that is in it. Raises what a feed of the log does; ClientClosed
@@ -297,7 +298,7 @@ class KvWatch(Iterator[ItemEvent]):
         self.stop()
 
 
-class AsyncKvWatch:
+class AsyncKvWatch(StaysHere):
     """Events without an end, for ``async for``; ``async with`` stops it, and begins it.
 
     It begins when it is entered, or first asked: what is written after that is in it. Raises what a feed of the log

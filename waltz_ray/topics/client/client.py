@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
+from waltz_ray.client.address import StaysHere
 from waltz_ray.client.application import checked_int
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.io_thread import IoThread
@@ -149,7 +150,7 @@ class _TopicOutlet(NamedTuple):
     spread: Spread
 
 
-class TopicProducer:
+class TopicProducer(StaysHere):
     """``TopicClient.producer`` makes one; ``with`` closes it, when what was sent has its fate. For any thread.
 
     It raises what ``AsyncTopicProducer`` does.
@@ -302,7 +303,7 @@ class TopicProducer:
                 outlet.spread.hindered = outlet.log.hindrances()
 
 
-class TopicConsumer:
+class TopicConsumer(StaysHere):
     """``TopicClient.consumer`` makes one; ``with`` joins the group and leaves it. For one thread at a time.
 
     What it does, and raises, is what ``AsyncTopicConsumer`` does.

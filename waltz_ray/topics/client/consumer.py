@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from waltz_ray import compat
+from waltz_ray.client.address import StaysHere
 from waltz_ray.client.application import checked_int
 from waltz_ray.client.ending import Ending
 from waltz_ray.client.time_limits import checked_wait
@@ -63,7 +64,7 @@ class _Hand(NamedTuple):
     most: int
 
 
-class AsyncTopicConsumer:
+class AsyncTopicConsumer(StaysHere):
     """``AsyncTopicClient.consumer`` makes one; ``async with`` joins the group and leaves it."""
 
     def __init__(

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple
 
+from waltz_ray.client.address import StaysHere
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.errors import InvalidInput
 from waltz_ray.net.room import Room
@@ -43,7 +44,7 @@ class _Outlet(NamedTuple):
     spread: Spread
 
 
-class AsyncTopicProducer:
+class AsyncTopicProducer(StaysHere):
     """``AsyncTopicClient.producer`` makes one; ``async with`` closes it, when what was sent has its fate.
 
     ``send`` and ``send_many`` raise TopicRefused if the master says no, InvalidInput for what cannot be a message, and
