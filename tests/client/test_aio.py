@@ -339,3 +339,23 @@ def test_a_hook_that_raises_hurts_nobody(directory: FakeDirectory, caplog: pytes
 
     run(test)
     assert "of the application" in caplog.text
+
+
+def test_a_context_that_raises_stop_iteration_ends_all_the_same(directory: FakeDirectory) -> None:
+    """A ``next`` that finds nothing, say, which no future of asyncio takes."""
+
+    class FindsNothing(Simple):
+        def execute(self, builder: TransactionBuilder) -> bool:
+            next(iter([]))
+            return True
+
+    async def test() -> None:
+        async with AsyncWaltzClient(directory, TcpTransport(), Recorder()) as client:
+            context = FindsNothing()
+            with pytest.raises(RuntimeError, match="StopIteration") as told:
+                async with compat.timeout(PATIENCE_S):
+                    await client.submit(context)
+            assert isinstance(told.value.__cause__, StopIteration)
+            assert context.told == [StopIteration]
+
+    run(test)

@@ -62,6 +62,11 @@ class AwaitedFate(Generic[T]):
 
     def set_exception(self, exception: BaseException) -> None:
         self._told = True
+        if isinstance(
+            exception, StopIteration
+        ):  # asyncio's futures take none before Python 3.12; as coroutines raise it
+            cause, exception = exception, RuntimeError("the context raised StopIteration")
+            exception.__cause__ = cause
         if not self.waiter.done():
             self.waiter.set_exception(exception)
 
