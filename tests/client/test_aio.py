@@ -359,3 +359,46 @@ def test_a_context_that_raises_stop_iteration_ends_all_the_same(directory: FakeD
             assert context.told == [StopIteration]
 
     run(test)
+
+
+def test_on_another_loop_nothing_is_sent(server: FakeServer, directory: FakeDirectory) -> None:
+    """It was, and whoever awaited it was told of a future of another loop: who appended it again had it twice."""
+
+    async def elsewhere(client: AsyncWaltzClient) -> None:
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: client.append(0, b"x"),
+            lambda: client.try_append(0, b"x"),
+            lambda: client.append_many(0, [b"x"]),
+            lambda: client.submit(Simple()),
+            lambda: client.server_high_water_mark(0),
+            lambda: anext(client.feed(0)),  # type: ignore[arg-type]
+            lambda: client.feed(0, follow=True).poll(),
+            lambda: client.wait_ready(PATIENCE_S),
+            client.flush,
+            client.close,
+        ]
+        for call in calls:
+            with pytest.raises(InvalidInput, match="belongs to the loop"):
+                await call()
+
+    async def test() -> None:
+        async with AsyncWaltzClient(directory, TcpTransport(), Recorder()) as client:
+            await client.append(0, b"here")
+            await asyncio.to_thread(asyncio.run, elsewhere(client))
+            assert await client.append(0, b"and here") == 1
+
+    run(test)
+    assert server.logs[0].data() == [b"here", b"and here"]
+
+
+def test_what_a_client_has_beside_its_loop_is_let_go_of_when_that_is_closed(directory: FakeDirectory) -> None:
+    async def begun() -> AsyncWaltzClient:
+        client = AsyncWaltzClient(directory, TcpTransport())
+        await client.start()
+        return client
+
+    client = asyncio.run(begun())
+    asyncio.run(client.close())
+    assert directory.closed
+    with pytest.raises(ClientClosed):
+        asyncio.run(client.append(0, b"x"))

@@ -315,6 +315,25 @@ def test_what_is_cancelled_leaves_nothing_behind() -> None:
         assert cluster.state.locks == {}
 
 
+def test_on_another_loop_nothing_is_sent() -> None:
+    """It was, and whoever awaited it was told of a future of another loop."""
+
+    async def elsewhere(items: AsyncKvClient) -> None:
+        for call in (items.set("ann", 2), items.get("ann"), items.count(), items.lock("leader").acquire()):
+            with pytest.raises(InvalidInput, match="belongs to the loop"):
+                await call
+
+    async def run(cluster: FakeKvCluster) -> None:
+        async with AsyncKvClient(cluster.place()) as items:
+            await items.set("ann", 1)
+            await asyncio.to_thread(asyncio.run, elsewhere(items))
+            assert await items.get("ann") == 1
+
+    with FakeKvCluster() as cluster:
+        asyncio.run(run(cluster))
+        assert cluster.state.locks == {}
+
+
 @pytest.mark.parametrize("turns", [1, 2, 3, 4])
 def test_a_lock_whose_release_is_cancelled_is_given_back_all_the_same(turns: int) -> None:
     """Its lease may be a day."""

@@ -21,7 +21,7 @@ from waltz_ray.client.keys import Key, partition_for
 from waltz_ray.client.rpc import READ_BYTES, only_data
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.times import in_milliseconds, time_of
-from waltz_ray.errors import ClientClosed, DataUnavailable, Trimmed
+from waltz_ray.errors import ClientClosed, DataUnavailable, Trimmed, WaltzError
 from waltz_ray.protocol.times import TimeMarks
 from waltz_ray.runtime.status import CursorStatus
 
@@ -40,6 +40,10 @@ class AsyncReads(ABC):
     @abstractmethod
     def _engine(self) -> Engine:
         """The client's, once it has been started; InvalidInput before."""
+
+    @abstractmethod
+    def _check_here(self) -> None:
+        """InvalidInput on another loop than the client's."""
 
     @property
     @abstractmethod
@@ -96,6 +100,7 @@ class AsyncReads(ABC):
         plan = FeedPlan.of(partitions, self.partitions, start, last)
         if not follow:
             return self._feed(plan)
+        self._check_here()
         return AsyncFollower(partial(self._follow, plan), self._engine.unsubscribe, self._engine.origin)
 
     async def fetch(self, transaction: Transaction) -> bytes:
@@ -193,9 +198,12 @@ class AsyncReads(ABC):
 
     async def _asked(self, question: Coroutine[Any, Any, T]) -> T:
         """The answer; ClientClosed if the client is closed meanwhile."""
-        if self._engine.closed:
-            question.close()
+        try:
             self._engine.check_open()
+            self._check_here()
+        except WaltzError:
+            question.close()
+            raise
         task = asyncio.get_running_loop().create_task(question)
         self._questions.add(task)
         task.add_done_callback(self._questions.discard)

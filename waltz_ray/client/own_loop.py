@@ -18,15 +18,21 @@ from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.shell import Turn
 from waltz_ray.client.time_limits import checked_wait, expire_append, unknown_error
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import WaltzError
+from waltz_ray.errors import InvalidInput, WaltzError
 
-__all__ = ["AwaitedFate", "OwnLoop"]
+__all__ = ["AwaitedFate", "OwnLoop", "check_loop"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _APPENDS_A_TURN = 128  # begun: some 2 ms
+
+
+def check_loop(own: asyncio.AbstractEventLoop) -> None:
+    """InvalidInput on another loop: what is sent from there would be done, and who awaits it would never hear of it."""
+    if asyncio.get_running_loop() is not own:
+        raise InvalidInput("a client for coroutines belongs to the loop it was started on; connect another one on this")
 
 
 class AwaitedFate(Generic[T]):

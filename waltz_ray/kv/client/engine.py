@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from waltz_ray.client.ending import Ending
+from waltz_ray.client.own_loop import check_loop
 from waltz_ray.errors import ClientClosed
 from waltz_ray.kv.client.connections import KvConnections, answers_by, settle
 from waltz_ray.kv.client.errands import Errand, J, KvJob
@@ -65,7 +66,8 @@ class KvEngine:
         return self._loop.time()
 
     def check_open(self) -> None:
-        """ClientClosed if it is; SpaceGone if there is nothing any more to be asked."""
+        """ClientClosed if it is; SpaceGone if there is nothing any more to be asked; InvalidInput on another loop."""
+        check_loop(self._loop)
         if self.closed:
             raise ClientClosed("the key/value client is closed; connect again")
         if self.connections.gone is not None:
