@@ -1205,6 +1205,49 @@ def test_a_client_whose_close_is_interrupted_has_closed_all_the_same() -> None:
     run(scene())
 
 
+def test_what_is_refused_in_a_future_s_callback_is_not_sent() -> None:
+    """It was, and who sent it once more from elsewhere had it twice."""
+
+    def thread(world: TopicWorld) -> None:
+        with TopicClient(world.place, FAST) as client, client.producer() as producer:
+            told: Future[list[BaseException | None]] = Future()
+
+            def callback(sent: Future[int]) -> None:
+                found: list[BaseException | None] = []
+                for send in (
+                    lambda: producer.send("orders", b"twice"),
+                    lambda: producer.send_many("orders", [b"twice"]),
+                    lambda: producer.send_nowait("orders", b"once"),
+                ):
+                    try:
+                        send()
+                        found.append(None)
+                    except InvalidInput as error:
+                        found.append(error)
+                told.set_result(found)
+
+            first = Future[int]()  # on the thread of those of appends, whenever it is done
+            first.add_done_callback(callback)
+            producer.send("orders", b"first")
+            producer._io.post(first.set_result, 0)
+            assert [type(each) for each in told.result(LIMIT_S)] == [InvalidInput, InvalidInput, type(None)]
+            producer.flush()
+            producer.send("orders", b"last")
+            found: list[bytes] = []
+            with client.consumer("g", "orders") as consumer:
+                for message in consumer:
+                    found.append(message.data)
+                    if message.data == b"last":
+                        break
+            assert found == [b"first", b"once", b"last"]
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world:
+            await asyncio.to_thread(thread, world)
+
+    run(scene())
+
+
 def waiting_threads(world: TopicWorld) -> None:
     def data_of(batch: MessageBatch | None) -> list[bytes]:
         return [message.data for message in batch or ()]

@@ -196,6 +196,7 @@ class TopicProducer:
         time: str = "",
     ) -> SentMessage:
         """One message; where it is, once it is committed. The arguments are those of ``AsyncTopicProducer.send``."""
+        self._io.check_elsewhere()  # before it is sent
         chosen, future = self._send(topic, data, type, key, partition, attributes, time)
         return SentMessage(topic, chosen, future.result())
 
@@ -240,6 +241,7 @@ class TopicProducer:
         partition: int | None = None,
     ) -> SentMany:
         """Many messages of one type to one partition; ``AsyncTopicProducer.send_many``."""
+        self._io.check_elsewhere()  # before they are sent
         chosen, future = self._send_many(topic, datas, type, key, partition)
         return SentMany(topic, chosen, future.result())
 
