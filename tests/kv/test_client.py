@@ -154,6 +154,22 @@ def test_many_are_read_and_written_at_once(cluster: FakeKvCluster, kv: Any) -> N
         kv.set_many({"a": 1, b"a": 2})
 
 
+def test_what_was_set_is_told_of_what_was_given(kv: Any) -> None:
+    """Whoever gave it may change it meanwhile: another name was said to be set, or it was a ValueError."""
+
+    class Given(dict[str, int]):
+        """Another task, or thread, changes it as soon as it has been read."""
+
+        def items(self) -> Any:
+            found = [*super().items()]
+            self.clear()
+            self["never given"] = 3
+            return found
+
+    assert [*kv.set_many(Given(a=1, b=2))] == ["a", "b"]
+    assert kv.get_many(["a", "b", "never given"]) == {"a": 1, "b": 2}
+
+
 def test_deleting_and_expiring(kv: Any) -> None:
     assert kv.delete("ann") is False
     assert kv.expire("ann", 5) is False
