@@ -258,6 +258,29 @@ def test_a_callback_that_waits_for_another_future_is_refused(make_client: MakeCl
     client.flush(PATIENCE_S)
 
 
+def test_a_callback_that_waits_for_a_feed_that_follows_is_refused(server: FakeServer, make_client: MakeClient) -> None:
+    """It would hold up all clients of the process, for ever, as what it waits for comes over the same thread."""
+    client = make_client()
+    told: Future[list[object]] = Future()
+    with client.feed(0, start="latest", follow=True) as follower:
+
+        def callback() -> None:
+            found: list[object] = []
+            for call in (follower.poll, lambda: follower.poll(5.0), lambda: next(follower), lambda: follower.poll(0)):
+                try:
+                    found.append(call())
+                except InvalidInput as error:
+                    found.append(type(error))
+            told.set_result(found)
+
+        client._threads.post(callback)  # where those of futures are called
+        *refused, at_once = told.result(PATIENCE_S)
+        assert refused == 3 * [InvalidInput]
+        assert not at_once
+        client.append(0, b"x").result(PATIENCE_S)
+        assert next(follower).data == b"x", "it goes on elsewhere"
+
+
 def test_feed_that_follows(server: FakeServer, make_client: MakeClient) -> None:
     server.append_directly(0, [b"0", b"1", b"2"])
     client = make_client()

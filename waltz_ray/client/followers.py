@@ -18,9 +18,11 @@ from typing import Any
 from waltz_ray import compat
 from waltz_ray.client.application import Transaction
 from waltz_ray.client.feeds import Origin, Transactions
+from waltz_ray.client.io_thread import in_io_thread
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.time_limits import checked_timeout, checked_wait
 from waltz_ray.client.waits import item_of
+from waltz_ray.errors import InvalidInput
 
 __all__ = ["AsyncFollower", "Follower"]
 
@@ -31,7 +33,7 @@ class Follower(Iterator[Transaction]):
     """A feed without an end, for one thread at a time; ``stop`` is for any. Also a context manager, which stops it.
 
     Raises ClientClosed, ClientAhead (``start`` is behind the log's end) or Trimmed (what comes next is gone); then it
-    is over.
+    is over. InvalidInput in a future's callback, where it would wait: nothing has been taken.
     """
 
     def __init__(self, subscription: Subscription, items: queue.SimpleQueue[FeedItem], origin: Origin) -> None:
@@ -87,6 +89,10 @@ class Follower(Iterator[Transaction]):
 
     def _next_frame(self, timeout: float | None) -> Transactions:
         end_s = None if timeout is None else time.monotonic() + checked_timeout(timeout)
+        if timeout != 0 and in_io_thread():
+            raise InvalidInput(
+                "a feed that follows was waited for in a future's callback, on the thread that brings it"
+            )
         while not self._stopped:
             self._subscription.used(self._held)
             self._held = None
