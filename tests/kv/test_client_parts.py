@@ -22,6 +22,7 @@ from tests.kv.conftest import LogPlace
 from tests.kv.fake_cluster import FakeKvCluster
 from tests.net.test_tls import made
 from waltz_ray import compat, kv
+from waltz_ray.client import followers
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.codecs import JsonCodec
@@ -661,6 +662,21 @@ def test_a_watch_goes_on_behind_what_cannot_be_decoded(place: LogPlace) -> None:
 
     assert list(in_a_thread()) == there
     assert asyncio.run(all_on_a_loop()) == there
+
+
+def test_a_watch_goes_on_after_who_asked_it_was_interrupted(place: LogPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its iteration ended without a word: Ctrl-C had ended a generator inside of it."""
+
+    def interrupted(items: object, timeout: float | None = None) -> Any:
+        raise KeyboardInterrupt
+
+    with KvClient(place) as items, items.watch("an") as events:
+        with monkeypatch.context() as patched:
+            patched.setattr(followers, "item_of", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(events)
+        append_all(place)
+        assert [next(events) for _ in EVENTS] == EVENTS
 
 
 def test_a_watch_ends_with_its_client(place: LogPlace) -> None:
