@@ -112,6 +112,28 @@ def test_a_start_that_fails_leaves_nothing(server: FakeServer) -> None:
     run(test)
 
 
+def test_a_start_that_failed_can_be_made_again(server: FakeServer) -> None:
+    """It passed for made, as every call that followed for one of a closed client."""
+
+    class AwayAtFirst(FakeDirectory):
+        asked = 0
+
+        def watch(self, callback: Callable[[Mapping[int, Location]], None]) -> Callable[[], None]:
+            self.asked += 1
+            if self.asked == 1:
+                raise ZooKeeperUnreachable("away")
+            return super().watch(callback)
+
+    async def test() -> None:
+        client = AsyncWaltzClient(AwayAtFirst({0: server}), TcpTransport())
+        with pytest.raises(ZooKeeperUnreachable):
+            await client.start()
+        async with client:
+            assert await client.append(0, b"x") == 0
+
+    run(test)
+
+
 def test_a_close_during_the_start_waits_for_it(server: FakeServer) -> None:
     class Slow(FakeDirectory):
         gate, began = threading.Event(), threading.Event()

@@ -121,7 +121,10 @@ class AsyncWaltzClient(AsyncReads):
             self._stop_watching = await asyncio.to_thread(directory.watch, located)
         except (Exception, asyncio.CancelledError):
             engine.begin_to_close()
-            await self._end()
+            try:
+                await self._end()
+            finally:
+                self._started = None  # it may be started again
             raise
         engine.mount_all()
 
