@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -1130,6 +1131,30 @@ def test_t48_a_message_is_as_long_as_its_topic_allows_attributes_and_all() -> No
             with pytest.raises(InvalidInput, match="a message of 1001 bytes: 1000 are the most"):
                 await (await producer.begin("orders", bytes(990), attributes="abcdefg"))
             await asyncio.to_thread(in_a_thread, world)
+
+    run(scene())
+
+
+def test_a_client_that_is_closed_while_it_starts_does_not_run_on() -> None:
+    class Slow(MemoryPlace):
+        gate = threading.Event()
+
+        def directory(self) -> Any:
+            assert self.gate.wait(LIMIT_S)
+            return super().directory()
+
+    async def scene() -> None:
+        async with topic_world() as world:
+            place = Slow(world.cluster)
+            client = AsyncTopicClient(place, FAST)
+            starting = asyncio.create_task(client.start())
+            await asyncio.sleep(0)
+            closing = asyncio.create_task(client.close())
+            await asyncio.sleep(0)
+            place.gate.set()
+            await asyncio.gather(starting, closing)
+            with pytest.raises(InvalidInput, match="not been started"):
+                client.producer()
 
     run(scene())
 
