@@ -20,7 +20,7 @@ from waltz_ray import compat
 from waltz_ray.client import AsyncWaltzClient, Location, TransactionBuilder, TransactionContext, WaltzClient
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import ClientClosed, InvalidInput, ZooKeeperUnreachable
+from waltz_ray.errors import ClientClosed, DataUnavailable, InvalidInput, ZooKeeperUnreachable
 
 T = TypeVar("T")
 
@@ -260,6 +260,23 @@ def test_a_cancelled_feed_closes_its_connection(server: FakeServer, directory: F
                         break
             await until(lambda: not server.connections)
             assert seen == [1, 0, 1]
+
+    run(test)
+
+
+def test_a_feed_that_cannot_begin_to_follow_is_over(directory: FakeDirectory) -> None:
+    """Who polled until it was stopped was told again and again, and his loop did nothing else."""
+
+    async def test() -> None:
+        async with AsyncWaltzClient(directory, TcpTransport(), config=ClientConfig(request_timeout_ms=50)) as client:
+            directory.move(0, None)
+            follower = client.feed(0, start="latest", follow=True)
+            with pytest.raises(DataUnavailable):
+                await follower.poll()
+            assert follower.stopped
+            assert not await follower.poll()
+            with pytest.raises(StopAsyncIteration):
+                await anext(follower)
 
     run(test)
 

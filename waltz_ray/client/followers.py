@@ -200,6 +200,7 @@ class AsyncFollower(AsyncIterator[Transaction]):
         if not self._beginning.done():
             await asyncio.wait([self._beginning])  # it goes on if this is cancelled
         while not self._stopped:
+            self._stopped = not _retrieved(self._beginning)  # of what could not begin nothing comes: it is said once
             subscription = self._beginning.result()
             subscription.used(self._held)
             self._held = None

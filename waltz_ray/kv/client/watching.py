@@ -377,6 +377,8 @@ class AsyncKvWatch:
                 self._changes = self._reader.changes(transaction)
             else:  # polled: an iteration that is cancelled ends its feed
                 self._transactions = iter(await self._feed.poll())
+        if not self._stopped:
+            self._engine.check_open()
         raise StopAsyncIteration
 
     async def __aenter__(self) -> AsyncKvWatch:
