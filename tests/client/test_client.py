@@ -27,6 +27,8 @@ from waltz_ray.errors import (
     ClientClosed,
     InvalidInput,
     PartitionNotReady,
+    SpaceGone,
+    WaltzError,
 )
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.records import MOST_LOCKS
@@ -392,3 +394,20 @@ def test_close_at_any_moment_of_the_first_mount(server: FakeServer, directory: F
         assert future.done()
         server.mount_marks.clear()
     assert set(threading.enumerate()) <= before
+
+
+def test_an_error_that_is_told_again_and_again_does_not_grow(directory: FakeDirectory, make_any: MakeAnyClient) -> None:
+    """Each telling added to the traceback of the one before, which has the locals of all."""
+    client = make_any(partitions=[0])
+    callback = directory._callback
+    assert callback is not None
+    callback(SpaceGone("the space was deleted"))  # type: ignore[arg-type]
+    for call in (lambda: client.server_high_water_mark(0), lambda: client.wait_ready(PATIENCE_S)):
+        lengths = [traceback_length(call) for _ in range(10)]
+        assert lengths[-1] == lengths[1], lengths
+
+
+def traceback_length(call: Callable[[], object]) -> int:
+    with pytest.raises(WaltzError) as told:
+        call()
+    return len(told.traceback)

@@ -176,7 +176,7 @@ class Engine:
 
     def _locate(self, partition_id: int) -> Location | None:
         if self._gone is not None:
-            raise self._gone
+            raise self._gone.with_traceback(None)  # which would grow with each time
         return self._locations.get(partition_id)
 
     def located(self, locations: Whereabouts) -> None:

@@ -1576,6 +1576,31 @@ def test_t43_t48_a_right_that_is_taken_away_ends_what_rests_on_it(taken: str, co
     run(scene())
 
 
+def test_a_refusal_that_is_told_again_and_again_does_not_grow() -> None:
+    """Each telling added to the traceback of the one before, which has the locals of all."""
+
+    async def length(call: Callable[[], Awaitable[object]]) -> int:
+        with pytest.raises(TopicRefused) as told:
+            await call()
+        return len(told.traceback)
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer, refusal = client.producer(), TopicRefused(TopicCode.UNAUTHORIZED, "not any more")
+            await producer.send("orders", b"x")
+            async with client.consumer("g", "orders") as consumer:
+                producer._registration.refusals = {"orders": refusal}
+                consumer._failure = refusal
+                for call in (
+                    lambda: producer.send("orders", b"x"),
+                    lambda: producer.begin("orders", b"x"),
+                    consumer.pull,
+                ):
+                    assert [await length(call) for _ in range(10)][1:] == 9 * [await length(call)]
+
+    run(scene())
+
+
 def test_t43_a_right_that_is_taken_away_is_that_of_one_topic() -> None:
     """What the same producer sends to others is taken on; and a topic that comes later is asked for by itself."""
     rights = [{"user": "ann", "topic": topic, "may": ["produce"]} for topic in ("orders", "bills", "notes")]

@@ -71,7 +71,7 @@ class KvEngine:
         if self.closed:
             raise ClientClosed("the key/value client is closed; connect again")
         if self.connections.gone is not None:
-            raise self.connections.gone
+            raise self.connections.gone.with_traceback(None)  # which would grow with each time
 
     def background(self, work: Awaitable[T]) -> asyncio.Task[T]:
         """Something that goes on until it ends or the client is closed."""

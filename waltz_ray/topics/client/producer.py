@@ -148,7 +148,7 @@ class AsyncTopicProducer:
 
     async def _outlet(self, topic: str) -> _Outlet:
         if (refusal := self._registration.refusals.get(topic)) is not None:
-            raise refusal
+            raise refusal.with_traceback(None)  # which would grow with each time
         if topic not in self._outlets:
             await self._registration.know(topic)
             log = await self._logs.of(topic)
@@ -173,7 +173,7 @@ def checked_size(registration: ProducerRegistration, topic: str, size: int) -> N
     if most is not None and size > most:
         raise InvalidInput(f"a message of {size} bytes: {most} are the most of topic {topic}")
     if (refusal := registration.refusals.get(topic)) is not None:
-        raise refusal
+        raise refusal.with_traceback(None)  # which would grow with each time
 
 
 def _now_ms() -> int:
