@@ -205,6 +205,7 @@ class WaltzClient:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything appended or submitted before this call has its fate; AppendTimeout otherwise."""
+        self._engine.check_process()
         if self._threads.on_loop:
             raise InvalidInput("flush() was called in a future's callback, which it would wait for")
         if self._threads.on_applying and self._engine.runner.open_runs():

@@ -18,11 +18,12 @@ from typing import Any
 from waltz_ray import compat
 from waltz_ray.client.application import Transaction
 from waltz_ray.client.feeds import Origin, Transactions
+from waltz_ray.client.forks import ANOTHER_PROCESS_S, left_to_parent
 from waltz_ray.client.io_thread import in_io_thread
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.time_limits import checked_timeout, checked_wait
 from waltz_ray.client.waits import item_of
-from waltz_ray.errors import InvalidInput
+from waltz_ray.errors import ClientClosed, InvalidInput
 
 __all__ = ["AsyncFollower", "Follower"]
 
@@ -44,6 +45,7 @@ class Follower(Iterator[Transaction]):
         self._held: FeedItem = None  # what the transactions given out last were made of
         self._rest: Iterator[Transaction] = iter(())  # of those, what has not been given out
         self._stopped = False
+        left_to_parent(self)
 
     @property
     def stopped(self) -> bool:
@@ -64,6 +66,10 @@ class Follower(Iterator[Transaction]):
             self._stopped = True
             self._items.put(None)
             self._subscription.abandon()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: nothing comes there, and whoever would wait for it is told so."""
+        self._items.put(ClientClosed(ANOTHER_PROCESS_S))
 
     def __iter__(self) -> Iterator[Transaction]:
         while not self._stopped:

@@ -119,6 +119,11 @@ class IoThread:
         """Whether the caller runs in the IO thread, which must not wait for itself."""
         return threading.get_ident() == self._thread_id
 
+    @property
+    def is_parent_s(self) -> bool:
+        """Whether this is a forked child of the process that has it: nothing of it is to be let go of here."""
+        return self._left_to_parent
+
     def check_elsewhere(self) -> None:
         """InvalidInput in the IO thread: whoever calls is about to wait for it."""
         if self.is_current:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -1185,6 +1186,35 @@ def in_a_thread(world: TopicWorld) -> None:
         assert found[b"first"] == ("new", "a=b", "202611231200")
     with pytest.raises(ClientClosed):
         client.producer()
+
+
+def test_a_forked_child_leaves_producers_and_consumers_as_they_are() -> None:
+    """It had no part in them: what it was left by, SystemExit say, was replaced by a ClientClosed."""
+
+    def thread(world: TopicWorld) -> None:
+        with TopicClient(world.place, FAST) as client, client.producer() as producer:
+            producer.send("orders", b"first")
+            with client.consumer("g", "orders") as consumer:
+                child = os.fork()
+                if not child:
+                    code = 1
+                    try:
+                        producer.close()
+                        consumer.close()
+                        client.close()
+                        code = 7
+                    finally:
+                        os._exit(code)
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+                producer.send("orders", b"second")
+                batch = consumer.pull(1)
+                assert batch is not None
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world:
+            await asyncio.to_thread(thread, world)
+
+    run(scene())
 
 
 def test_threads_wait_for_messages_each_for_its_time() -> None:

@@ -276,6 +276,8 @@ class TopicProducer:
         """Log out; what has no fate fails with ClientClosed, whether or not it is in the log. Idempotent. InvalidInput
         in a future's callback."""
         self._io.check_elsewhere()
+        if self._io.is_parent_s:
+            return
         with self._lock:
             closed, self._closed = self._closed, True
             if closed:
@@ -325,6 +327,8 @@ class TopicConsumer:
 
     def close(self) -> None:
         """Leave the group. Idempotent."""
+        if self._io.is_parent_s:
+            return
         self._call(self._core.close())
 
     def __enter__(self) -> TopicConsumer:
