@@ -370,6 +370,34 @@ def test_nobody_waits_in_a_forked_child_for_what_its_parent_has_begun() -> None:
     subprocess.run([sys.executable, "-c", _FORKED_AND_WAITS], check=True, timeout=60)
 
 
+_CLOSED_AT_THE_END = """
+import logging
+from waltz_ray.errors import ClientClosed
+from waltz_ray.testing import InMemoryCluster
+
+class Owner:
+    def __init__(self):
+        self.cluster = InMemoryCluster(partitions=1)
+        self.client = self.cluster.start().connect()
+        self.client.append(0, b"a").result(20)
+
+    def __del__(self):
+        try:
+            self.client.server_high_water_mark(0)
+        except ClientClosed:
+            self.client.close()
+            print("closed")
+
+logging.owner = Owner()  # it is there until modules go, when the threads have gone
+"""
+
+
+def test_who_closes_a_client_when_the_interpreter_ends_waits_for_no_thread() -> None:
+    """Of those that are daemons none is left then: the process never ended."""
+    ended = subprocess.run([sys.executable, "-c", _CLOSED_AT_THE_END], check=True, timeout=30, capture_output=True)
+    assert (ended.stdout, ended.stderr) == (b"closed\n", b"")
+
+
 def test_a_full_client_refuses_the_thread_that_brings_fates(make_client: MakeClient) -> None:
     """Otherwise one client's limit would stop all of them."""
     full = make_client(config=ClientConfig(outstanding_appends=1))

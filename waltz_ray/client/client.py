@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -415,6 +416,8 @@ class WaltzClient:
         """Let go of everything; what has no fate yet fails with ClientClosed, whether or not it is in the log."""
         if "_engine" not in self.__dict__:
             return  # it came pickled and was never used
+        if sys.is_finalizing():
+            return  # in a ``__del__``: its threads have ended, which may have held any lock; the system does the rest
         if self._threads.on_loop:
             raise InvalidInput("close() was called in a future's callback, which it would wait for")
         if not self._engine.begin_to_close():

@@ -5,13 +5,15 @@ take turns at the interpreter's lock cost more than the appends they carry. Each
 waits for and cancels only what that client started there, so one client's end or failure is nothing to the others. What
 they share is time: a future's callback that blocks, blocks them all.
 
-The thread is a daemon: a client that is never closed does not keep the interpreter alive. A forked child begins
-without it.
+The thread is a daemon: a client that is never closed does not keep the interpreter alive. When that ends the thread is
+the first that does, and whoever is collected later (``__del__``) waits for nothing here. A forked child begins without
+it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
@@ -156,6 +158,9 @@ class IoThread:
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine there."""
+        if sys.is_finalizing():
+            coroutine.close()
+            raise ClientClosed("the interpreter ends, and the client with it")
         with self._lock:
             if self._stopped:
                 coroutine.close()
@@ -195,7 +200,7 @@ class IoThread:
 
     def stop(self, last: Coroutine[Any, Any, None]) -> None:
         """Cancel what ``start`` has begun, run ``last``, and wait for both; the last client ends the thread."""
-        if self._left_to_parent:
+        if self._left_to_parent or sys.is_finalizing():
             last.close()
             return
         with self._lock:
