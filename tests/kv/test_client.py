@@ -813,8 +813,9 @@ def test_what_is_closed_does_nothing_more(cluster: FakeKvCluster, kv: Any) -> No
     if isinstance(kv, KvClient):
         kv.close()
         thread.join()
-        with pytest.raises(ClientClosed):
-            kv.get("ann")
+        for call in (lambda: kv.get("ann"), kv.open, kv.statistics, kv.routes, lambda: kv.lock("ann")):
+            with pytest.raises(ClientClosed):
+                call()
     else:
         kv._call(kv._there.close, (), {})
         thread.join()

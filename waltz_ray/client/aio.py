@@ -89,9 +89,10 @@ class AsyncWaltzClient(AsyncReads):
     # ---- life
 
     async def start(self) -> None:
-        """Begin, on the loop that runs now. Raises what the callbacks or the directory raise."""
+        """Begin, on the loop that runs now. Idempotent. ClientClosed, and what the callbacks or the directory raise."""
         async with self._starting:
             if self._started is not None:
+                self._started.check_open()
                 return
             if self._found is not None:
                 await self._start(*self._found)

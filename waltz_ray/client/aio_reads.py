@@ -150,10 +150,12 @@ class AsyncReads(ABC):
 
     async def cursors(self) -> list[CursorStatus]:
         """Every cursor of the space: where it is, who has it, and how many transactions it is behind."""
+        self._engine.check_open()
         return await async_cursor_statuses(self, self._directory.cursors)
 
     async def delete_cursor(self, name: str) -> None:
         """Let go of a cursor, and of what it holds, for ever. CursorTaken while somebody has it; CursorNotFound."""
+        self._engine.check_open()
         await asyncio.to_thread(self._directory.cursors.delete, name)
 
     async def _read(

@@ -328,14 +328,17 @@ class WaltzClient:
         takes). Trimmed, InvalidInput.
         """
         call = CursorCall(name, partitions, start, hold, auto_commit)
+        self._engine.check_open()
         return open_cursor(self, self._directory.cursors, call, wait)
 
     def cursors(self) -> list[CursorStatus]:
         """Every cursor of the space: where it is, who has it, and how many transactions it is behind."""
+        self._engine.check_open()
         return cursor_statuses(self, self._directory.cursors)
 
     def delete_cursor(self, name: str) -> None:
         """Let go of a cursor, and of what it holds, for ever. CursorTaken while somebody has it; CursorNotFound."""
+        self._engine.check_open()
         self._directory.cursors.delete(name)
 
     # ---- about the client

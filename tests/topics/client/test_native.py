@@ -1334,8 +1334,13 @@ def waiting_threads(world: TopicWorld) -> None:
             waiting.result(10)
         with pytest.raises(ClientClosed):
             consumer.pull()
+        left = client.consumer("g", "orders")
+        left.start()
     with pytest.raises(ClientClosed):
         consumer.pull()
+    left.close()  # it was closed with the client
+    with pytest.raises(ClientClosed):
+        client.open()
 
 
 def comes_again_in_a_thread(producer: TopicProducer, consumer: TopicConsumer) -> None:

@@ -47,7 +47,7 @@ class _Shell:
 
     def core(self) -> AsyncKvClient:
         """The client for coroutines, started."""
-        if self._core is not None and self._process == os.getpid():
+        if self._core is not None and self._process == os.getpid() and not self._closed:
             return self._core
         if self._process not in (0, os.getpid()):  # whoever held it is in another process
             self._lock = threading.Lock()

@@ -10,7 +10,7 @@ import time as clock
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FuturesTimeout  # in Python 3.10 it is not the builtin one
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
@@ -112,7 +112,7 @@ class TopicClient:
         return TopicConsumer(made, self._call, self._io)
 
     def _started(self) -> AsyncTopicClient:
-        if self._core is not None and self._process == os.getpid():
+        if self._core is not None and self._process == os.getpid() and not self._closed:
             return self._core
         if self._process not in (0, os.getpid()):  # whoever held it is in another process
             self._lock = threading.Lock()
@@ -329,7 +329,8 @@ class TopicConsumer:
         """Leave the group. Idempotent."""
         if self._io.is_parent_s:
             return
-        self._call(self._core.close())
+        with suppress(ClientClosed):  # it has been closed with its client
+            self._call(self._core.close())
 
     def __enter__(self) -> TopicConsumer:
         self.start()
