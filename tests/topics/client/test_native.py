@@ -136,6 +136,27 @@ def test_t48_asynchronous_production_with_back_pressure() -> None:
     run(scene())
 
 
+def test_t48_what_was_begun_is_before_what_is_sent_after_it() -> None:
+    """What is begun is sent by a task, which has not run yet when ``begin`` returns."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer = client.producer()
+            tasks = [await producer.begin("orders", b"0"), await producer.begin("orders", b"1")]
+            two = await producer.send("orders", b"2")
+            tasks.append(await producer.begin("orders", b"3"))
+            many = await producer.send_many("orders", [b"4", b"5"])
+            cancelled = await producer.begin("orders", b"never")
+            cancelled.cancel()
+            six = await producer.send("orders", b"6")
+            first, second, fourth = [(await task).offset for task in tasks]
+            offsets = [first, second, two.offset, fourth, *many.offsets.tolist(), six.offset]
+            assert offsets == [*range(first, first + 7)]
+            assert not producer._ahead
+
+    run(scene())
+
+
 def test_t48_a_push_consumer_confirms_what_was_handled_and_no_more() -> None:
     async def scene() -> None:
         async with topic_world(partitions=1) as world, world.client() as client:

@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.errors import InvalidInput
@@ -55,6 +55,7 @@ class AsyncTopicProducer:
         self._outlets: dict[str, _Outlet] = {}
         self._room = Room(config.outstanding_bytes)
         self._begun: set[asyncio.Task[SentMessage]] = set()
+        self._ahead: set[asyncio.Task[Any]] = set()  # of those, which have not taken their first step
         self._closed = False
 
     @property
@@ -87,6 +88,8 @@ class AsyncTopicProducer:
         ``type``: what consumers may filter by. To ``partition``, or that of ``key``, or each in turn. ``attributes``
         and ``time`` are text for consumers.
         """
+        if self._ahead:
+            await self._first_the_begun()
         outlet = self._outlets.get(checked_text("a topic's name", topic)) or await self._outlet(topic)
         record, header, size = record_of(data, type, attributes, time, _SENDER, _now_ms())
         checked_size(self._registration, topic, size)
@@ -114,6 +117,7 @@ class AsyncTopicProducer:
             await self._wait_for_room()
         task = asyncio.get_running_loop().create_task(self.send(topic, data, type, key, partition, attributes, time))
         self._begun.add(task)
+        self._ahead.add(task)
         task.add_done_callback(lambda done: self._ended(done, size))
         return task
 
@@ -129,6 +133,8 @@ class AsyncTopicProducer:
 
         They are no unit: after PartlyAppended, which says which, some are in the log.
         """
+        if self._ahead:
+            await self._first_the_begun()
         outlet = self._outlets.get(checked_text("a topic's name", topic)) or await self._outlet(topic)
         records, header = records_of(datas, type, _SENDER, _now_ms())
         checked_size(self._registration, topic, max(map(len, datas), default=0))
@@ -157,6 +163,13 @@ class AsyncTopicProducer:
         outlet.spread.hindered = outlet.log.hindrances()
         return outlet
 
+    async def _first_the_begun(self) -> None:
+        """In a task that was begun: it takes its first step. In others: those do, which were called before."""
+        if asyncio.current_task() in self._ahead:
+            self._ahead.discard(cast("asyncio.Task[Any]", asyncio.current_task()))
+        else:
+            await asyncio.sleep(0)
+
     async def _wait_for_room(self) -> None:
         given = asyncio.Event()
         self._room.waiting[given.set] = None
@@ -164,6 +177,7 @@ class AsyncTopicProducer:
 
     def _ended(self, task: asyncio.Task[SentMessage], size: int) -> None:
         self._begun.discard(task)
+        self._ahead.discard(task)  # it may have been cancelled before
         self._room.give(size)
 
 
