@@ -314,6 +314,21 @@ def test_both_clients_have_one_set_of_names() -> None:
     assert of_loop == names(WaltzClient)
 
 
+def test_many_are_not_before_appends_that_wait_for_their_turn(server: FakeServer, directory: FakeDirectory) -> None:
+    """A turn of the loop begins 128 appends; what was called after the others must not be before them in the log."""
+
+    async def test() -> None:
+        async with AsyncWaltzClient(directory, TcpTransport()) as client:
+            await client.append(0, b"first")
+            before = [client.append(0, b"%d" % n) for n in range(300)]
+            *ids, many, last = await asyncio.gather(
+                *before, client.append_many(0, [b"a", b"b"]), client.append(0, b"c")
+            )
+            assert [*ids, *many, last] == [*range(1, 304)]
+
+    run(test)
+
+
 def own_time_s() -> float:
     """A clock that stands still while this thread waits for a CPU that others have (Linux says for how long)."""
     try:

@@ -262,6 +262,8 @@ class AsyncWaltzClient(AsyncReads):
         """
         engine = self._engine
         self._check_here()
+        if (waits := self._shell.before_many()) is not None:
+            await waits
         attachment = engine.attachment(partition_id)
         fate: AwaitedFate[Int64s] = AwaitedFate(self._shell.loop)
         append = engine.many_append_of(attachment, datas, headers, write_lock, client_mark, fate)

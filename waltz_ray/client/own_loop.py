@@ -167,6 +167,13 @@ class OwnLoop:
                 self.loop.call_soon(self._next_appends)
             self._appends_begun += 1
             return None
+        return self._in_its_turn()
+
+    def before_many(self) -> asyncio.Future[None] | None:
+        """The same for many at once: None, unless appends wait that were called before."""
+        return self._in_its_turn() if self._appends_later else None
+
+    def _in_its_turn(self) -> asyncio.Future[None]:
         waiter: asyncio.Future[None] = self.loop.create_future()
         self._appends_later.append(waiter)
         return waiter
