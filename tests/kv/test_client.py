@@ -170,6 +170,13 @@ def test_what_was_set_is_told_of_what_was_given(kv: Any) -> None:
     assert kv.get_many(["a", "b", "never given"]) == {"a": 1, "b": 2}
 
 
+def test_names_may_come_from_a_scan(cluster: FakeKvCluster) -> None:
+    """They were gone through on the thread that brings its pages."""
+    with KvClient(cluster.place()) as items:
+        items.set_many({"a": 1, "b": 2, "other": 3})
+        assert items.get_many(entry.name for entry in items.scan("") if len(entry.name) == 1) == {"a": 1, "b": 2}
+
+
 def test_deleting_and_expiring(kv: Any) -> None:
     assert kv.delete("ann") is False
     assert kv.expire("ann", 5) is False
