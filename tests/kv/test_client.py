@@ -177,6 +177,22 @@ def test_names_may_come_from_a_scan(cluster: FakeKvCluster) -> None:
         assert items.get_many(entry.name for entry in items.scan("") if len(entry.name) == 1) == {"a": 1, "b": 2}
 
 
+def test_a_codec_that_exits_ends_no_other_client(cluster: FakeKvCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """It is called on the thread of all clients of the process."""
+
+    class Exits(JsonCodec):
+        def encode(self, value: Any) -> bytes:
+            raise SystemExit(3)
+
+    with KvClient(cluster.place()) as other, KvClient(cluster.place(), codec=Exits()) as items:
+        other.set("ann", 1)
+        for _ in range(2):
+            with pytest.raises(SystemExit):
+                items.set("ann", {})
+        assert other.get("ann") == items.get("ann") == 1
+    assert "SystemExit" in caplog.text
+
+
 def test_deleting_and_expiring(kv: Any) -> None:
     assert kv.delete("ann") is False
     assert kv.expire("ann", 5) is False

@@ -13,6 +13,7 @@ it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -24,6 +25,8 @@ from waltz_ray.client.waits import result_of
 from waltz_ray.errors import ClientClosed, InvalidInput
 
 __all__ = ["IoThread", "in_io_thread"]
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -42,19 +45,31 @@ class _LoopThread:
 
     def __init__(self) -> None:
         self.users = 0
+        self._ending = False
         self.loop = _new_loop()
         self.thread = threading.Thread(target=self._run, name="waltz-io", daemon=True)
         self.thread.start()
 
     def end(self) -> None:
         """Cancel what is left, end the thread and wait for it."""
+        self._ending = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
+
+    def _has_ended(self) -> bool:
+        """Run the loop until it is stopped, or something is raised that asyncio lets pass."""
+        try:
+            self.loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            logger.error("in the IO thread: %r", error, exc_info=error)
+            return self._ending
+        return True
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_forever()
+            while not self._has_ended():
+                continue  # an application's codec has called sys.exit, say: who called it is told, and others go on
         finally:
             left = asyncio.all_tasks(self.loop)
             for task in left:
