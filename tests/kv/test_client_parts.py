@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import pickle
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -320,7 +322,8 @@ def test_on_another_loop_nothing_is_sent() -> None:
     """It was, and whoever awaited it was told of a future of another loop."""
 
     async def elsewhere(items: AsyncKvClient) -> None:
-        for call in (items.set("ann", 2), items.get("ann"), items.count(), items.lock("leader").acquire()):
+        calls = (items.set("ann", 2), items.get("ann"), items.count(), items.lock("leader").acquire(), items.close())
+        for call in calls:
             with pytest.raises(InvalidInput, match="belongs to the loop"):
                 await call
 
@@ -333,6 +336,28 @@ def test_on_another_loop_nothing_is_sent() -> None:
     with FakeKvCluster() as cluster:
         asyncio.run(run(cluster))
         assert cluster.state.locks == {}
+
+
+def test_what_a_client_has_beside_its_loop_is_let_go_of_when_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[object] = []
+    with FakeKvCluster() as cluster:
+        place = cluster.place()
+        directory = place.directory()
+        monkeypatch.setattr(directory, "close", lambda: closed.append(directory))
+        monkeypatch.setattr(place, "directory", lambda: directory)
+
+        async def begun() -> AsyncKvClient:
+            items = AsyncKvClient(place)
+            await items.start()
+            await items.set("ann", 1)
+            return items
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # its sockets, which went with the loop
+            items = asyncio.run(begun())
+            asyncio.run(items.close())
+            gc.collect()
+        assert closed == [directory]
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3, 4])

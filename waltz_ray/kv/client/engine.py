@@ -81,7 +81,13 @@ class KvEngine:
         return task
 
     async def stop(self) -> None:
-        """End what goes on, with ClientClosed, and the connections that nobody else uses. Idempotent."""
+        """End what goes on, with ClientClosed, and the connections that nobody else uses. Idempotent. InvalidInput on
+        another loop, unless this one's is closed."""
+        if self._loop.is_closed():  # what was on it has ended with it
+            self.closed = True
+            await self.connections.leave()
+            return
+        check_loop(self._loop)
         self.closed = True
         await self._ending.come()
 
