@@ -20,7 +20,7 @@ from waltz_ray import compat
 from waltz_ray.client import AsyncWaltzClient, Location, TransactionBuilder, TransactionContext, WaltzClient
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import ClientClosed, InvalidInput, ZooKeeperUnreachable
+from waltz_ray.errors import ClientClosed, DataUnavailable, InvalidInput, ZooKeeperUnreachable
 
 T = TypeVar("T")
 
@@ -108,6 +108,28 @@ def test_a_start_that_fails_leaves_nothing(server: FakeServer) -> None:
         with pytest.raises(ZooKeeperUnreachable):
             async with AsyncWaltzClient(Away({0: server}), TcpTransport(), Recorder()):
                 pytest.fail("it cannot begin")
+
+    run(test)
+
+
+def test_a_start_that_failed_can_be_made_again(server: FakeServer) -> None:
+    """It passed for made, as every call that followed for one of a closed client."""
+
+    class AwayAtFirst(FakeDirectory):
+        asked = 0
+
+        def watch(self, callback: Callable[[Mapping[int, Location]], None]) -> Callable[[], None]:
+            self.asked += 1
+            if self.asked == 1:
+                raise ZooKeeperUnreachable("away")
+            return super().watch(callback)
+
+    async def test() -> None:
+        client = AsyncWaltzClient(AwayAtFirst({0: server}), TcpTransport())
+        with pytest.raises(ZooKeeperUnreachable):
+            await client.start()
+        async with client:
+            assert await client.append(0, b"x") == 0
 
     run(test)
 
@@ -242,6 +264,23 @@ def test_a_cancelled_feed_closes_its_connection(server: FakeServer, directory: F
     run(test)
 
 
+def test_a_feed_that_cannot_begin_to_follow_is_over(directory: FakeDirectory) -> None:
+    """Who polled until it was stopped was told again and again, and his loop did nothing else."""
+
+    async def test() -> None:
+        async with AsyncWaltzClient(directory, TcpTransport(), config=ClientConfig(request_timeout_ms=50)) as client:
+            directory.move(0, None)
+            follower = client.feed(0, start="latest", follow=True)
+            with pytest.raises(DataUnavailable):
+                await follower.poll()
+            assert follower.stopped
+            assert not await follower.poll()
+            with pytest.raises(StopAsyncIteration):
+                await anext(follower)
+
+    run(test)
+
+
 def test_close_ends_who_follows_and_who_asks(server: FakeServer, directory: FakeDirectory) -> None:
     async def test() -> None:
         client = AsyncWaltzClient(directory, TcpTransport())
@@ -273,6 +312,21 @@ def test_both_clients_have_one_set_of_names() -> None:
     loop_only = {"start"}  # WaltzClient starts where it is made
     of_loop = {name: arguments for name, arguments in names(AsyncWaltzClient).items() if name not in loop_only}
     assert of_loop == names(WaltzClient)
+
+
+def test_many_are_not_before_appends_that_wait_for_their_turn(server: FakeServer, directory: FakeDirectory) -> None:
+    """A turn of the loop begins 128 appends; what was called after the others must not be before them in the log."""
+
+    async def test() -> None:
+        async with AsyncWaltzClient(directory, TcpTransport()) as client:
+            await client.append(0, b"first")
+            before = [client.append(0, b"%d" % n) for n in range(300)]
+            *ids, many, last = await asyncio.gather(
+                *before, client.append_many(0, [b"a", b"b"]), client.append(0, b"c")
+            )
+            assert [*ids, *many, last] == [*range(1, 304)]
+
+    run(test)
 
 
 def own_time_s() -> float:
@@ -339,3 +393,66 @@ def test_a_hook_that_raises_hurts_nobody(directory: FakeDirectory, caplog: pytes
 
     run(test)
     assert "of the application" in caplog.text
+
+
+def test_a_context_that_raises_stop_iteration_ends_all_the_same(directory: FakeDirectory) -> None:
+    """A ``next`` that finds nothing, say, which no future of asyncio takes."""
+
+    class FindsNothing(Simple):
+        def execute(self, builder: TransactionBuilder) -> bool:
+            next(iter([]))
+            return True
+
+    async def test() -> None:
+        async with AsyncWaltzClient(directory, TcpTransport(), Recorder()) as client:
+            context = FindsNothing()
+            with pytest.raises(RuntimeError, match="StopIteration") as told:
+                async with compat.timeout(PATIENCE_S):
+                    await client.submit(context)
+            assert isinstance(told.value.__cause__, StopIteration)
+            assert context.told == [StopIteration]
+
+    run(test)
+
+
+def test_on_another_loop_nothing_is_sent(server: FakeServer, directory: FakeDirectory) -> None:
+    """It was, and whoever awaited it was told of a future of another loop: who appended it again had it twice."""
+
+    async def elsewhere(client: AsyncWaltzClient) -> None:
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: client.append(0, b"x"),
+            lambda: client.try_append(0, b"x"),
+            lambda: client.append_many(0, [b"x"]),
+            lambda: client.submit(Simple()),
+            lambda: client.server_high_water_mark(0),
+            lambda: anext(client.feed(0)),  # type: ignore[arg-type]
+            lambda: client.feed(0, follow=True).poll(),
+            lambda: client.wait_ready(PATIENCE_S),
+            client.flush,
+            client.close,
+        ]
+        for call in calls:
+            with pytest.raises(InvalidInput, match="belongs to the loop"):
+                await call()
+
+    async def test() -> None:
+        async with AsyncWaltzClient(directory, TcpTransport(), Recorder()) as client:
+            await client.append(0, b"here")
+            await asyncio.to_thread(asyncio.run, elsewhere(client))
+            assert await client.append(0, b"and here") == 1
+
+    run(test)
+    assert server.logs[0].data() == [b"here", b"and here"]
+
+
+def test_what_a_client_has_beside_its_loop_is_let_go_of_when_that_is_closed(directory: FakeDirectory) -> None:
+    async def begun() -> AsyncWaltzClient:
+        client = AsyncWaltzClient(directory, TcpTransport())
+        await client.start()
+        return client
+
+    client = asyncio.run(begun())
+    asyncio.run(client.close())
+    assert directory.closed
+    with pytest.raises(ClientClosed):
+        asyncio.run(client.append(0, b"x"))

@@ -27,6 +27,8 @@ from waltz_ray.errors import (
     ClientClosed,
     InvalidInput,
     PartitionNotReady,
+    SpaceGone,
+    WaltzError,
 )
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.records import MOST_LOCKS
@@ -258,6 +260,29 @@ def test_a_callback_that_waits_for_another_future_is_refused(make_client: MakeCl
     client.flush(PATIENCE_S)
 
 
+def test_a_callback_that_waits_for_a_feed_that_follows_is_refused(server: FakeServer, make_client: MakeClient) -> None:
+    """It would hold up all clients of the process, for ever, as what it waits for comes over the same thread."""
+    client = make_client()
+    told: Future[list[object]] = Future()
+    with client.feed(0, start="latest", follow=True) as follower:
+
+        def callback() -> None:
+            found: list[object] = []
+            for call in (follower.poll, lambda: follower.poll(5.0), lambda: next(follower), lambda: follower.poll(0)):
+                try:
+                    found.append(call())
+                except InvalidInput as error:
+                    found.append(type(error))
+            told.set_result(found)
+
+        client._threads.post(callback)  # where those of futures are called
+        *refused, at_once = told.result(PATIENCE_S)
+        assert refused == 3 * [InvalidInput]
+        assert not at_once
+        client.append(0, b"x").result(PATIENCE_S)
+        assert next(follower).data == b"x", "it goes on elsewhere"
+
+
 def test_feed_that_follows(server: FakeServer, make_client: MakeClient) -> None:
     server.append_directly(0, [b"0", b"1", b"2"])
     client = make_client()
@@ -369,3 +394,20 @@ def test_close_at_any_moment_of_the_first_mount(server: FakeServer, directory: F
         assert future.done()
         server.mount_marks.clear()
     assert set(threading.enumerate()) <= before
+
+
+def test_an_error_that_is_told_again_and_again_does_not_grow(directory: FakeDirectory, make_any: MakeAnyClient) -> None:
+    """Each telling added to the traceback of the one before, which has the locals of all."""
+    client = make_any(partitions=[0])
+    callback = directory._callback
+    assert callback is not None
+    callback(SpaceGone("the space was deleted"))  # type: ignore[arg-type]
+    for call in (lambda: client.server_high_water_mark(0), lambda: client.wait_ready(PATIENCE_S)):
+        lengths = [traceback_length(call) for _ in range(10)]
+        assert lengths[-1] == lengths[1], lengths
+
+
+def traceback_length(call: Callable[[], object]) -> int:
+    with pytest.raises(WaltzError) as told:
+        call()
+    return len(told.traceback)

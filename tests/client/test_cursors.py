@@ -178,11 +178,35 @@ def test_a_session_that_is_lost_ends_the_cursor_also_while_it_waits(
     with pytest.raises(CursorLost, match=r"was lost: .*; what was not committed comes again"):
         next(cursor)
     timer.join()
-    with pytest.raises(CursorLost):
-        cursor.poll(0)
+    lengths: list[int] = []
+    for _ in range(5):
+        with pytest.raises(CursorLost) as told:
+            cursor.poll(0)
+        lengths.append(len(told.traceback))
+    assert lengths == 5 * lengths[:1], "it does not grow"
     cursor.close()
     with client.cursor("audit") as again:
         assert again.positions == {0: 10}
+
+
+def test_a_closed_client_has_no_cursors(cluster: InMemoryCluster, client: WaltzClient) -> None:
+    """It was said that ZooKeeper cannot be reached, and that a write may have happened."""
+    client.cursor("audit", 0).close()
+    client.close()
+    for call in (lambda: client.cursor("audit"), client.cursors, lambda: client.delete_cursor("audit")):
+        with pytest.raises(ClientClosed):
+            call()
+
+    async def on_a_loop() -> None:
+        async with await cluster.connect_async() as other:
+            pass
+        for waits in (other.cursor("audit"), other.cursors(), other.delete_cursor("audit"), other.start()):
+            with pytest.raises(ClientClosed):
+                await waits
+
+    asyncio.run(on_a_loop())
+    with cluster.connect() as another:
+        assert [each.name for each in another.cursors()] == ["audit"]
 
 
 def test_what_the_end_could_not_write_is_told(cluster: InMemoryCluster, client: WaltzClient) -> None:

@@ -329,6 +329,75 @@ def test_a_client_of_the_parent_is_closed_in_a_forked_child_and_leaves_the_paren
     subprocess.run([sys.executable, "-c", _FORKED], check=True, timeout=60)
 
 
+_FORKED_AND_WAITS = """
+import os, signal
+from waltz_ray import TransactionContext
+from waltz_ray.errors import ClientClosed
+from waltz_ray.testing import InMemoryCluster
+
+class Simple(TransactionContext):
+    def partition_id(self, partitions): return 0
+    def execute(self, builder): builder.data = b"a"; return True
+
+def refused(call):
+    try:
+        call()
+    except ClientClosed:
+        return
+    raise AssertionError(call)
+
+with InMemoryCluster(partitions=1) as cluster, cluster.connect() as client:
+    client.submit(Simple()).result(20)
+    with client.feed(0, start="latest", follow=True) as follower:
+        with cluster.suspended(0):
+            client.append(0, b"b")
+            child = os.fork()
+            if not child:
+                signal.alarm(20)  # or it would wait for ever
+                refused(client.flush)
+                refused(lambda: client.submit(Simple()).result())
+                refused(lambda: client.submit(Simple(), timeout=20).result())
+                refused(follower.poll)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        assert next(follower).data == b"b"
+    client.flush(20)
+    assert client.submit(Simple()).result(20)
+"""
+
+
+def test_nobody_waits_in_a_forked_child_for_what_its_parent_has_begun() -> None:
+    subprocess.run([sys.executable, "-c", _FORKED_AND_WAITS], check=True, timeout=60)
+
+
+_CLOSED_AT_THE_END = """
+import logging
+from waltz_ray.errors import ClientClosed
+from waltz_ray.testing import InMemoryCluster
+
+class Owner:
+    def __init__(self):
+        self.cluster = InMemoryCluster(partitions=1)
+        self.client = self.cluster.start().connect()
+        self.client.append(0, b"a").result(20)
+
+    def __del__(self):
+        try:
+            self.client.server_high_water_mark(0)
+        except ClientClosed:
+            self.client.close()
+            print("closed")
+
+logging.owner = Owner()  # it is there until modules go, when the threads have gone
+"""
+
+
+def test_who_closes_a_client_when_the_interpreter_ends_waits_for_no_thread() -> None:
+    """Of those that are daemons none is left then: the process never ended."""
+    ended = subprocess.run([sys.executable, "-c", _CLOSED_AT_THE_END], check=True, timeout=30, capture_output=True)
+    assert (ended.stdout, ended.stderr) == (b"closed\n", b"")
+
+
 def test_a_full_client_refuses_the_thread_that_brings_fates(make_client: MakeClient) -> None:
     """Otherwise one client's limit would stop all of them."""
     full = make_client(config=ClientConfig(outstanding_appends=1))

@@ -156,6 +156,45 @@ def test_many_are_read_and_written_at_once(cluster: FakeKvCluster, kv: Any) -> N
         kv.set_many({"a": 1, b"a": 2})
 
 
+def test_what_was_set_is_told_of_what_was_given(kv: Any) -> None:
+    """Whoever gave it may change it meanwhile: another name was said to be set, or it was a ValueError."""
+
+    class Given(dict[str, int]):
+        """Another task, or thread, changes it as soon as it has been read."""
+
+        def items(self) -> Any:
+            found = [*super().items()]
+            self.clear()
+            self["never given"] = 3
+            return found
+
+    assert [*kv.set_many(Given(a=1, b=2))] == ["a", "b"]
+    assert kv.get_many(["a", "b", "never given"]) == {"a": 1, "b": 2}
+
+
+def test_names_may_come_from_a_scan(cluster: FakeKvCluster) -> None:
+    """They were gone through on the thread that brings its pages."""
+    with KvClient(cluster.place()) as items:
+        items.set_many({"a": 1, "b": 2, "other": 3})
+        assert items.get_many(entry.name for entry in items.scan("") if len(entry.name) == 1) == {"a": 1, "b": 2}
+
+
+def test_a_codec_that_exits_ends_no_other_client(cluster: FakeKvCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """It is called on the thread of all clients of the process."""
+
+    class Exits(JsonCodec):
+        def encode(self, value: Any) -> bytes:
+            raise SystemExit(3)
+
+    with KvClient(cluster.place()) as other, KvClient(cluster.place(), codec=Exits()) as items:
+        other.set("ann", 1)
+        for _ in range(2):
+            with pytest.raises(SystemExit):
+                items.set("ann", {})
+        assert other.get("ann") == items.get("ann") == 1
+    assert "SystemExit" in caplog.text
+
+
 def test_deleting_and_expiring(kv: Any) -> None:
     assert kv.delete("ann") is False
     assert kv.expire("ann", 5) is False
@@ -820,8 +859,9 @@ def test_what_is_closed_does_nothing_more(cluster: FakeKvCluster, kv: Any) -> No
     if isinstance(kv, KvClient):
         kv.close()
         thread.join()
-        with pytest.raises(ClientClosed):
-            kv.get("ann")
+        for call in (lambda: kv.get("ann"), kv.open, kv.statistics, kv.routes, lambda: kv.lock("ann")):
+            with pytest.raises(ClientClosed):
+                call()
     else:
         kv._call(kv._there.close, (), {})
         thread.join()

@@ -217,8 +217,12 @@ def test_of_a_space_that_was_deleted_nothing_is_waited_for() -> None:
                     directory.tell(SpaceGone("space 'kv' was deleted"))
             found = await asyncio.gather(*begun, return_exceptions=True)
             assert [type(each) for each in found] == [SpaceGone] * len(begun)
-            with pytest.raises(SpaceGone):
-                await client.get("ann")
+            lengths: list[int] = []
+            for _ in range(5):
+                with pytest.raises(SpaceGone) as told:
+                    await client.get("ann")
+                lengths.append(len(told.traceback))
+            assert lengths == 5 * lengths[:1], "it does not grow"
 
     asyncio.run(asyncio.wait_for(run(), 20))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import pickle
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -22,6 +24,7 @@ from tests.kv.conftest import LogPlace
 from tests.kv.fake_cluster import FakeKvCluster
 from tests.net.test_tls import made
 from waltz_ray import compat, kv
+from waltz_ray.client import followers
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.codecs import JsonCodec
@@ -313,6 +316,48 @@ def test_what_is_cancelled_leaves_nothing_behind() -> None:
         asyncio.run(run(cluster))
         assert cluster.state.items[b"", b"ann"].version == 1
         assert cluster.state.locks == {}
+
+
+def test_on_another_loop_nothing_is_sent() -> None:
+    """It was, and whoever awaited it was told of a future of another loop."""
+
+    async def elsewhere(items: AsyncKvClient) -> None:
+        calls = (items.set("ann", 2), items.get("ann"), items.count(), items.lock("leader").acquire(), items.close())
+        for call in calls:
+            with pytest.raises(InvalidInput, match="belongs to the loop"):
+                await call
+
+    async def run(cluster: FakeKvCluster) -> None:
+        async with AsyncKvClient(cluster.place()) as items:
+            await items.set("ann", 1)
+            await asyncio.to_thread(asyncio.run, elsewhere(items))
+            assert await items.get("ann") == 1
+
+    with FakeKvCluster() as cluster:
+        asyncio.run(run(cluster))
+        assert cluster.state.locks == {}
+
+
+def test_what_a_client_has_beside_its_loop_is_let_go_of_when_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[object] = []
+    with FakeKvCluster() as cluster:
+        place = cluster.place()
+        directory = place.directory()
+        monkeypatch.setattr(directory, "close", lambda: closed.append(directory))
+        monkeypatch.setattr(place, "directory", lambda: directory)
+
+        async def begun() -> AsyncKvClient:
+            items = AsyncKvClient(place)
+            await items.start()
+            await items.set("ann", 1)
+            return items
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # its sockets, which went with the loop
+            items = asyncio.run(begun())
+            asyncio.run(items.close())
+            gc.collect()
+        assert closed == [directory]
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3, 4])
@@ -642,6 +687,21 @@ def test_a_watch_goes_on_behind_what_cannot_be_decoded(place: LogPlace) -> None:
 
     assert list(in_a_thread()) == there
     assert asyncio.run(all_on_a_loop()) == there
+
+
+def test_a_watch_goes_on_after_who_asked_it_was_interrupted(place: LogPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its iteration ended without a word: Ctrl-C had ended a generator inside of it."""
+
+    def interrupted(items: object, timeout: float | None = None) -> Any:
+        raise KeyboardInterrupt
+
+    with KvClient(place) as items, items.watch("an") as events:
+        with monkeypatch.context() as patched:
+            patched.setattr(followers, "item_of", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(events)
+        append_all(place)
+        assert [next(events) for _ in EVENTS] == EVENTS
 
 
 def test_a_watch_ends_with_its_client(place: LogPlace) -> None:

@@ -23,7 +23,7 @@ from waltz_ray.client.engine import Engine, FeedKind, settle
 from waltz_ray.client.feeds import Origin
 from waltz_ray.client.keys import Lock
 from waltz_ray.client.opening import opened
-from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
+from waltz_ray.client.own_loop import AwaitedFate, OwnLoop, check_loop
 from waltz_ray.client.readiness import Awaited, MountedWait
 from waltz_ray.client.time_limits import checked_timeout, checked_wait, unknown_error
 from waltz_ray.client.transport import Transport
@@ -43,7 +43,8 @@ class AsyncWaltzClient(AsyncReads):
     (``feed="records"``) or left at the server (``"headers"``; ``await client.fetch(transaction)`` brings it). Without,
     a partition is mounted when it is first appended to, and only the fates of this client's own appends come back.
 
-    It pickles as its address (without callbacks), and connects where it is started.
+    It pickles as its address (without callbacks), and connects where it is started. On another loop than that its calls
+    raise InvalidInput.
 
     What is cancelled leaves nothing behind: an append that has not been sent is not sent any more, one that has been
     may still commit, and nobody is told; a context is not executed again; a feed's connection is closed.
@@ -88,9 +89,10 @@ class AsyncWaltzClient(AsyncReads):
     # ---- life
 
     async def start(self) -> None:
-        """Begin, on the loop that runs now. Raises what the callbacks or the directory raise."""
+        """Begin, on the loop that runs now. Idempotent. ClientClosed, and what the callbacks or the directory raise."""
         async with self._starting:
             if self._started is not None:
+                self._started.check_open()
                 return
             if self._found is not None:
                 await self._start(*self._found)
@@ -120,16 +122,25 @@ class AsyncWaltzClient(AsyncReads):
             self._stop_watching = await asyncio.to_thread(directory.watch, located)
         except (Exception, asyncio.CancelledError):
             engine.begin_to_close()
-            await self._end()
-            self._started = None  # the next try is not to take what has ended here for a client
+            try:
+                await self._end()
+            finally:
+                self._started = None  # it may be started again
             raise
         engine.mount_all()
 
     async def close(self) -> None:
-        """Let go of everything; what has no fate yet fails with ClientClosed, whether or not it is in the log."""
+        """Let go of everything; what has no fate yet fails with ClientClosed, whether or not it is in the log.
+
+        On its own loop, or, when that is closed, on any.
+        """
         async with self._starting:  # not in the middle of it
             if self._ending is None:
-                if self._started is None or not self._started.begin_to_close():
+                if self._started is None:
+                    return
+                if not self._shell.loop.is_closed():
+                    self._check_here()
+                if not self._started.begin_to_close():
                     return
                 self._ending = Ending(self._close)
         await self._ending.come()
@@ -144,9 +155,12 @@ class AsyncWaltzClient(AsyncReads):
         await self.close()
 
     async def _close(self) -> None:
-        await asyncio.to_thread(self._stop_watching)
-        await self._end()
-        await asyncio.to_thread(self._directory.close)
+        try:
+            await asyncio.to_thread(self._stop_watching)
+            if not self._shell.loop.is_closed():  # else what was on it has ended with it
+                await self._end()
+        finally:  # its session has the leases of cursors, and nobody could close it later
+            await asyncio.to_thread(self._directory.close)
 
     async def _end(self) -> None:
         engine = self._engine
@@ -168,6 +182,10 @@ class AsyncWaltzClient(AsyncReads):
         if self._started is None:
             raise InvalidInput("the client has not been started: use `async with`, or await client.start() first")
         return self._started
+
+    def _check_here(self) -> None:
+        if self._started is not None:
+            check_loop(self._shell.loop)
 
     def __reduce__(self) -> tuple[Callable[[Address], AsyncWaltzClient], tuple[Address]]:
         return _arrived, (travelling(self._address, self._callbacks is not None),)
@@ -222,6 +240,7 @@ class AsyncWaltzClient(AsyncReads):
 
     def _before_append(self) -> asyncio.Future[None] | None:
         self._engine.check_open()
+        self._check_here()
         return self._shell.before_append()
 
     async def append_many(
@@ -242,6 +261,9 @@ class AsyncWaltzClient(AsyncReads):
         lock or none, some are refused (LockConflict, or PartlyAppended: not all were).
         """
         engine = self._engine
+        self._check_here()
+        if (waits := self._shell.before_many()) is not None:
+            await waits
         attachment = engine.attachment(partition_id)
         fate: AwaitedFate[Int64s] = AwaitedFate(self._shell.loop)
         append = engine.many_append_of(attachment, datas, headers, write_lock, client_mark, fate)
@@ -253,6 +275,7 @@ class AsyncWaltzClient(AsyncReads):
         Raises what it raised. Hooks run on the loop. ``timeout`` is that of ``WaltzClient.submit``.
         """
         runner = self._engine.runner
+        self._check_here()
         fate: AwaitedFate[SubmitResult] = AwaitedFate(self._shell.loop)
         if timeout is not None:
             timeout = checked_timeout(timeout)
@@ -269,6 +292,7 @@ class AsyncWaltzClient(AsyncReads):
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything appended or submitted before this call has its fate; AppendTimeout otherwise."""
         limit_s = checked_wait(timeout)
+        self._check_here()
         fates = cast(list[AwaitedFate[object]], self._engine.open_futures())
         waiters = [fate.waiter for fate in fates]
         left = (await asyncio.wait(waiters, timeout=limit_s))[1] if waiters else ()
@@ -302,6 +326,7 @@ class AsyncWaltzClient(AsyncReads):
         await self._wait([self._engine.applied(partition_id, transaction_id)], timeout)
 
     async def _wait(self, awaited: Sequence[Awaited], timeout: float | None) -> None:
+        self._check_here()
         limit_s, start_s = checked_wait(timeout), self._shell.monotonic()
         one: Awaited | None = None
         try:

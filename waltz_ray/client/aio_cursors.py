@@ -207,9 +207,9 @@ class AsyncCursor(StaysHere, AsyncIterator[Transaction]):
     def _check(self) -> None:
         if self._held.lost is not None:
             self._told_lost = True
-            raise self._held.lost
+            raise self._held.lost.with_traceback(None)  # which would grow with each time
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
 
     async def _next_batch(self, timeout: float | None) -> Sequence[Transaction]:
         end_s = None if timeout is None else time.monotonic() + checked_timeout(timeout)

@@ -21,7 +21,7 @@ from waltz_ray.client.keys import Key, partition_for
 from waltz_ray.client.rpc import READ_BYTES, only_data
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.times import in_milliseconds, time_of
-from waltz_ray.errors import ClientClosed, DataUnavailable, Trimmed
+from waltz_ray.errors import ClientClosed, DataUnavailable, Trimmed, WaltzError
 from waltz_ray.protocol.times import TimeMarks
 from waltz_ray.runtime.status import CursorStatus
 
@@ -40,6 +40,10 @@ class AsyncReads(ABC):
     @abstractmethod
     def _engine(self) -> Engine:
         """The client's, once it has been started; InvalidInput before."""
+
+    @abstractmethod
+    def _check_here(self) -> None:
+        """InvalidInput on another loop than the client's."""
 
     @property
     @abstractmethod
@@ -96,6 +100,7 @@ class AsyncReads(ABC):
         plan = FeedPlan.of(partitions, self.partitions, start, last)
         if not follow:
             return self._feed(plan)
+        self._check_here()
         return AsyncFollower(partial(self._follow, plan), self._engine.unsubscribe, self._engine.origin)
 
     async def fetch(self, transaction: Transaction) -> bytes:
@@ -145,10 +150,12 @@ class AsyncReads(ABC):
 
     async def cursors(self) -> list[CursorStatus]:
         """Every cursor of the space: where it is, who has it, and how many transactions it is behind."""
+        self._engine.check_open()
         return await async_cursor_statuses(self, self._directory.cursors)
 
     async def delete_cursor(self, name: str) -> None:
         """Let go of a cursor, and of what it holds, for ever. CursorTaken while somebody has it; CursorNotFound."""
+        self._engine.check_open()
         await asyncio.to_thread(self._directory.cursors.delete, name)
 
     async def _read(
@@ -193,9 +200,12 @@ class AsyncReads(ABC):
 
     async def _asked(self, question: Coroutine[Any, Any, T]) -> T:
         """The answer; ClientClosed if the client is closed meanwhile."""
-        if self._engine.closed:
-            question.close()
+        try:
             self._engine.check_open()
+            self._check_here()
+        except WaltzError:
+            question.close()
+            raise
         task = asyncio.get_running_loop().create_task(question)
         self._questions.add(task)
         task.add_done_callback(self._questions.discard)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -204,6 +205,7 @@ class WaltzClient:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything appended or submitted before this call has its fate; AppendTimeout otherwise."""
+        self._engine.check_process()
         if self._threads.on_loop:
             raise InvalidInput("flush() was called in a future's callback, which it would wait for")
         if self._threads.on_applying and self._engine.runner.open_runs():
@@ -325,14 +327,17 @@ class WaltzClient:
         takes). Trimmed, InvalidInput.
         """
         call = CursorCall(name, partitions, start, hold, auto_commit)
+        self._engine.check_open()
         return open_cursor(self, self._directory.cursors, call, wait)
 
     def cursors(self) -> list[CursorStatus]:
         """Every cursor of the space: where it is, who has it, and how many transactions it is behind."""
+        self._engine.check_open()
         return cursor_statuses(self, self._directory.cursors)
 
     def delete_cursor(self, name: str) -> None:
         """Let go of a cursor, and of what it holds, for ever. CursorTaken while somebody has it; CursorNotFound."""
+        self._engine.check_open()
         self._directory.cursors.delete(name)
 
     # ---- about the client
@@ -413,6 +418,8 @@ class WaltzClient:
         """Let go of everything; what has no fate yet fails with ClientClosed, whether or not it is in the log."""
         if "_engine" not in self.__dict__:
             return  # it came pickled and was never used
+        if sys.is_finalizing():
+            return  # in a ``__del__``: its threads have ended, which may have held any lock; the system does the rest
         if self._threads.on_loop:
             raise InvalidInput("close() was called in a future's callback, which it would wait for")
         if not self._engine.begin_to_close():

@@ -161,6 +161,11 @@ class ContextRunner:
             f"the context did not commit within {timeout:g} s: no attempt of it is in the log; submit it again"
         )
 
+    def leave_to_parent(self) -> None:
+        """In a forked child, which has no thread for any: no further one is taken."""
+        self._lock = threading.Lock()  # whoever held it is in the parent
+        self._closed = True
+
     def close(self) -> None:
         """End what is left with ClientClosed; waits for what is running (``Shell.stop_contexts``)."""
         with self._lock:

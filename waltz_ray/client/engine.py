@@ -24,6 +24,7 @@ from waltz_ray.client.core import Mounter, PartitionShell
 from waltz_ray.client.directory import Directory, Whereabouts
 from waltz_ray.client.fates import Completion
 from waltz_ray.client.feeds import Origin
+from waltz_ray.client.forks import ANOTHER_PROCESS_S
 from waltz_ray.client.futures import Fate
 from waltz_ray.client.hindrances import Hindrances
 from waltz_ray.client.keys import Lock, lock_hash
@@ -111,7 +112,7 @@ class Engine:
     ) -> None:
         self.membership = membership
         self.attachments: dict[int, Attachment] = {}
-        self.closed = False
+        self.closed = self._left_to_parent = False
         self.ready_changed = ready_changed
         self._config = membership.config
         self._transport = transport
@@ -180,7 +181,7 @@ class Engine:
 
     def _locate(self, partition_id: int) -> Location | None:
         if self._gone is not None:
-            raise self._gone
+            raise self._gone.with_traceback(None)  # which would grow with each time
         return self._locations.get(partition_id)
 
     def located(self, locations: Whereabouts) -> None:
@@ -411,10 +412,15 @@ class Engine:
     def leave_to_parent(self) -> None:
         """In a forked child: it is closed, and nothing of it is let go of, for that is the parent's."""
         self._lock = threading.Lock()  # whoever held it is in the parent
-        self.closed = True
-        unsent = ClientClosed("the client is another process's, which has forked this one; connect again")
+        self.closed = self._left_to_parent = True
         for attachment in self.attachments.values():
-            attachment.outbox.leave_to_parent(unsent)
+            attachment.outbox.leave_to_parent(ClientClosed(ANOTHER_PROCESS_S))
+        self.runner.leave_to_parent()
+
+    def check_process(self) -> None:
+        """ClientClosed in a forked child, where nothing that the parent has begun ever ends."""
+        if self._left_to_parent:
+            raise ClientClosed(ANOTHER_PROCESS_S)
 
     async def shut_down(self) -> None:
         """On the loop: leave every server; what has no fate ends with ClientClosed."""

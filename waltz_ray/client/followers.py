@@ -19,9 +19,12 @@ from waltz_ray import compat
 from waltz_ray.client.address import StaysHere
 from waltz_ray.client.application import Transaction
 from waltz_ray.client.feeds import Origin, Transactions
+from waltz_ray.client.forks import ANOTHER_PROCESS_S, left_to_parent
+from waltz_ray.client.io_thread import in_io_thread
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.time_limits import checked_timeout, checked_wait
 from waltz_ray.client.waits import item_of
+from waltz_ray.errors import ClientClosed, InvalidInput
 
 __all__ = ["AsyncFollower", "Follower"]
 
@@ -32,7 +35,7 @@ class Follower(StaysHere, Iterator[Transaction]):
     """A feed without an end, for one thread at a time; ``stop`` is for any. Also a context manager, which stops it.
 
     Raises ClientClosed, ClientAhead (``start`` is behind the log's end) or Trimmed (what comes next is gone); then it
-    is over.
+    is over. InvalidInput in a future's callback, where it would wait: nothing has been taken.
     """
 
     def __init__(self, subscription: Subscription, items: queue.SimpleQueue[FeedItem], origin: Origin) -> None:
@@ -43,6 +46,7 @@ class Follower(StaysHere, Iterator[Transaction]):
         self._held: FeedItem = None  # what the transactions given out last were made of
         self._rest: Iterator[Transaction] = iter(())  # of those, what has not been given out
         self._stopped = False
+        left_to_parent(self)
 
     @property
     def stopped(self) -> bool:
@@ -63,6 +67,10 @@ class Follower(StaysHere, Iterator[Transaction]):
             self._stopped = True
             self._items.put(None)
             self._subscription.abandon()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: nothing comes there, and whoever would wait for it is told so."""
+        self._items.put(ClientClosed(ANOTHER_PROCESS_S))
 
     def __iter__(self) -> Iterator[Transaction]:
         while not self._stopped:
@@ -88,6 +96,10 @@ class Follower(StaysHere, Iterator[Transaction]):
 
     def _next_frame(self, timeout: float | None) -> Transactions:
         end_s = None if timeout is None else time.monotonic() + checked_timeout(timeout)
+        if timeout != 0 and in_io_thread():
+            raise InvalidInput(
+                "a feed that follows was waited for in a future's callback, on the thread that brings it"
+            )
         while not self._stopped:
             self._subscription.used(self._held)
             self._held = None
@@ -195,6 +207,7 @@ class AsyncFollower(StaysHere, AsyncIterator[Transaction]):
         if not self._beginning.done():
             await asyncio.wait([self._beginning])  # it goes on if this is cancelled
         while not self._stopped:
+            self._stopped = not _retrieved(self._beginning)  # of what could not begin nothing comes: it is said once
             subscription = self._beginning.result()
             subscription.used(self._held)
             self._held = None

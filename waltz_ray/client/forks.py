@@ -7,7 +7,10 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["LeftToParent", "in_forked_child", "left_to_parent"]
+__all__ = ["ANOTHER_PROCESS_S", "LeftToParent", "in_forked_child", "left_to_parent"]
+
+ANOTHER_PROCESS_S = "the client is another process's, which has forked this one; connect again"
+"""What who uses it there is told."""
 
 
 class LeftToParent(Protocol):

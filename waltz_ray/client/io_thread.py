@@ -5,13 +5,16 @@ take turns at the interpreter's lock cost more than the appends they carry. Each
 waits for and cancels only what that client started there, so one client's end or failure is nothing to the others. What
 they share is time: a future's callback that blocks, blocks them all.
 
-The thread is a daemon: a client that is never closed does not keep the interpreter alive. A forked child begins
-without it.
+The thread is a daemon: a client that is never closed does not keep the interpreter alive. When that ends the thread is
+the first that does, and whoever is collected later (``__del__``) waits for nothing here. A forked child begins without
+it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
@@ -22,6 +25,8 @@ from waltz_ray.client.waits import result_of
 from waltz_ray.errors import ClientClosed, InvalidInput
 
 __all__ = ["IoThread", "in_io_thread"]
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -40,19 +45,31 @@ class _LoopThread:
 
     def __init__(self) -> None:
         self.users = 0
+        self._ending = False
         self.loop = _new_loop()
         self.thread = threading.Thread(target=self._run, name="waltz-io", daemon=True)
         self.thread.start()
 
     def end(self) -> None:
         """Cancel what is left, end the thread and wait for it."""
+        self._ending = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
+
+    def _has_ended(self) -> bool:
+        """Run the loop until it is stopped, or something is raised that asyncio lets pass."""
+        try:
+            self.loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            logger.error("in the IO thread: %r", error, exc_info=error)
+            return self._ending
+        return True
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_forever()
+            while not self._has_ended():
+                continue  # an application's codec has called sys.exit, say: who called it is told, and others go on
         finally:
             left = asyncio.all_tasks(self.loop)
             for task in left:
@@ -119,6 +136,11 @@ class IoThread:
         """Whether the caller runs in the IO thread, which must not wait for itself."""
         return threading.get_ident() == self._thread_id
 
+    @property
+    def is_parent_s(self) -> bool:
+        """Whether this is a forked child of the process that has it: nothing of it is to be let go of here."""
+        return self._left_to_parent
+
     def check_elsewhere(self) -> None:
         """InvalidInput in the IO thread: whoever calls is about to wait for it."""
         if self.is_current:
@@ -151,6 +173,9 @@ class IoThread:
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine there."""
+        if sys.is_finalizing():
+            coroutine.close()
+            raise ClientClosed("the interpreter ends, and the client with it")
         with self._lock:
             if self._stopped:
                 coroutine.close()
@@ -190,7 +215,7 @@ class IoThread:
 
     def stop(self, last: Coroutine[Any, Any, None]) -> None:
         """Cancel what ``start`` has begun, run ``last``, and wait for both; the last client ends the thread."""
-        if self._left_to_parent:
+        if self._left_to_parent or sys.is_finalizing():
             last.close()
             return
         with self._lock:

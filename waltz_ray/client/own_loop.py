@@ -18,15 +18,21 @@ from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.shell import Turn
 from waltz_ray.client.time_limits import checked_wait, expire_append, unknown_error
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import WaltzError
+from waltz_ray.errors import InvalidInput, WaltzError
 
-__all__ = ["AwaitedFate", "OwnLoop"]
+__all__ = ["AwaitedFate", "OwnLoop", "check_loop"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _APPENDS_A_TURN = 128  # begun: some 2 ms
+
+
+def check_loop(own: asyncio.AbstractEventLoop) -> None:
+    """InvalidInput on another loop: what is sent from there would be done, and who awaits it would never hear of it."""
+    if asyncio.get_running_loop() is not own:
+        raise InvalidInput("a client for coroutines belongs to the loop it was started on; connect another one on this")
 
 
 class AwaitedFate(Generic[T]):
@@ -62,6 +68,11 @@ class AwaitedFate(Generic[T]):
 
     def set_exception(self, exception: BaseException) -> None:
         self._told = True
+        if isinstance(
+            exception, StopIteration
+        ):  # asyncio's futures take none before Python 3.12; as coroutines raise it
+            cause, exception = exception, RuntimeError("the context raised StopIteration")
+            exception.__cause__ = cause
         if not self.waiter.done():
             self.waiter.set_exception(exception)
 
@@ -156,6 +167,13 @@ class OwnLoop:
                 self.loop.call_soon(self._next_appends)
             self._appends_begun += 1
             return None
+        return self._in_its_turn()
+
+    def before_many(self) -> asyncio.Future[None] | None:
+        """The same for many at once: None, unless appends wait that were called before."""
+        return self._in_its_turn() if self._appends_later else None
+
+    def _in_its_turn(self) -> asyncio.Future[None]:
         waiter: asyncio.Future[None] = self.loop.create_future()
         self._appends_later.append(waiter)
         return waiter

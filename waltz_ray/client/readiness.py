@@ -34,7 +34,7 @@ class MountedWait:
 
     def reached(self, closed: bool) -> bool:
         if self._partition.error is not None:
-            raise self._partition.error
+            raise self._partition.error.with_traceback(None)  # which would grow with each time
         if self._partition.machine.state is MountingState.READY:
             return True
         if closed:
@@ -62,7 +62,7 @@ class ReadyWait:
         """ClientAhead, Trimmed or InvariantBroken if it never will be, ClientClosed if it is ``closed`` before."""
         machine, error = self._attachment.partition.machine, self._attachment.partition.error
         if error is not None:
-            raise error
+            raise error.with_traceback(None)  # which would grow with each time
         if self._transaction_id is None and machine.state is MountingState.READY:
             if not self._attachment.applies:
                 return True

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -131,6 +133,27 @@ def test_t48_asynchronous_production_with_back_pressure() -> None:
             assert offsets == sorted(offsets), "in the order of the calls"
             with pytest.raises(InvalidInput, match="more than outstanding_bytes"):
                 await producer.begin("orders", bytes(2000))
+
+    run(scene())
+
+
+def test_t48_what_was_begun_is_before_what_is_sent_after_it() -> None:
+    """What is begun is sent by a task, which has not run yet when ``begin`` returns."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer = client.producer()
+            tasks = [await producer.begin("orders", b"0"), await producer.begin("orders", b"1")]
+            two = await producer.send("orders", b"2")
+            tasks.append(await producer.begin("orders", b"3"))
+            many = await producer.send_many("orders", [b"4", b"5"])
+            cancelled = await producer.begin("orders", b"never")
+            cancelled.cancel()
+            six = await producer.send("orders", b"6")
+            first, second, fourth = [(await task).offset for task in tasks]
+            offsets = [first, second, two.offset, fourth, *many.offsets.tolist(), six.offset]
+            assert offsets == [*range(first, first + 7)]
+            assert not producer._ahead
 
     run(scene())
 
@@ -1160,6 +1183,30 @@ def test_t48_a_message_is_as_long_as_its_topic_allows_attributes_and_all() -> No
     run(scene())
 
 
+def test_a_client_that_is_closed_while_it_starts_does_not_run_on() -> None:
+    class Slow(MemoryPlace):
+        gate = threading.Event()
+
+        def directory(self) -> Any:
+            assert self.gate.wait(LIMIT_S)
+            return super().directory()
+
+    async def scene() -> None:
+        async with topic_world() as world:
+            place = Slow(world.cluster)
+            client = AsyncTopicClient(place, FAST)
+            starting = asyncio.create_task(client.start())
+            await asyncio.sleep(0)
+            closing = asyncio.create_task(client.close())
+            await asyncio.sleep(0)
+            place.gate.set()
+            await asyncio.gather(starting, closing)
+            with pytest.raises(InvalidInput, match="not been started"):
+                client.producer()
+
+    run(scene())
+
+
 def test_threads_do_the_same() -> None:
     async def scene() -> None:
         async with topic_world(partitions=2) as world:
@@ -1186,6 +1233,35 @@ def in_a_thread(world: TopicWorld) -> None:
         assert found[b"first"] == ("new", "a=b", "202611231200")
     with pytest.raises(ClientClosed):
         client.producer()
+
+
+def test_a_forked_child_leaves_producers_and_consumers_as_they_are() -> None:
+    """It had no part in them: what it was left by, SystemExit say, was replaced by a ClientClosed."""
+
+    def thread(world: TopicWorld) -> None:
+        with TopicClient(world.place, FAST) as client, client.producer() as producer:
+            producer.send("orders", b"first")
+            with client.consumer("g", "orders") as consumer:
+                child = os.fork()
+                if not child:
+                    code = 1
+                    try:
+                        producer.close()
+                        consumer.close()
+                        client.close()
+                        code = 7
+                    finally:
+                        os._exit(code)
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+                producer.send("orders", b"second")
+                batch = consumer.pull(1)
+                assert batch is not None
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world:
+            await asyncio.to_thread(thread, world)
+
+    run(scene())
 
 
 def test_threads_wait_for_messages_each_for_its_time() -> None:
@@ -1231,6 +1307,49 @@ def test_a_client_whose_close_is_interrupted_has_closed_all_the_same() -> None:
     run(scene())
 
 
+def test_what_is_refused_in_a_future_s_callback_is_not_sent() -> None:
+    """It was, and who sent it once more from elsewhere had it twice."""
+
+    def thread(world: TopicWorld) -> None:
+        with TopicClient(world.place, FAST) as client, client.producer() as producer:
+            told: Future[list[BaseException | None]] = Future()
+
+            def callback(sent: Future[int]) -> None:
+                found: list[BaseException | None] = []
+                for send in (
+                    lambda: producer.send("orders", b"twice"),
+                    lambda: producer.send_many("orders", [b"twice"]),
+                    lambda: producer.send_nowait("orders", b"once"),
+                ):
+                    try:
+                        send()
+                        found.append(None)
+                    except InvalidInput as error:
+                        found.append(error)
+                told.set_result(found)
+
+            first = Future[int]()  # on the thread of those of appends, whenever it is done
+            first.add_done_callback(callback)
+            producer.send("orders", b"first")
+            producer._io.post(first.set_result, 0)
+            assert [type(each) for each in told.result(LIMIT_S)] == [InvalidInput, InvalidInput, type(None)]
+            producer.flush()
+            producer.send("orders", b"last")
+            found: list[bytes] = []
+            with client.consumer("g", "orders") as consumer:
+                for message in consumer:
+                    found.append(message.data)
+                    if message.data == b"last":
+                        break
+            assert found == [b"first", b"once", b"last"]
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world:
+            await asyncio.to_thread(thread, world)
+
+    run(scene())
+
+
 def waiting_threads(world: TopicWorld) -> None:
     def data_of(batch: MessageBatch | None) -> list[bytes]:
         return [message.data for message in batch or ()]
@@ -1262,8 +1381,13 @@ def waiting_threads(world: TopicWorld) -> None:
             waiting.result(10)
         with pytest.raises(ClientClosed):
             consumer.pull()
+        left = client.consumer("g", "orders")
+        left.start()
     with pytest.raises(ClientClosed):
         consumer.pull()
+    left.close()  # it was closed with the client
+    with pytest.raises(ClientClosed):
+        client.open()
 
 
 def comes_again_in_a_thread(producer: TopicProducer, consumer: TopicConsumer) -> None:
@@ -1530,6 +1654,31 @@ def test_t43_t48_a_right_that_is_taken_away_ends_what_rests_on_it(taken: str, co
                 found = await once_allowed(lambda: consumer.pull(timeout=LIMIT_S))
                 assert [message.data for message in found or ()] == [b"y"], "it goes on when it may again"
                 await consumer.close()
+
+    run(scene())
+
+
+def test_a_refusal_that_is_told_again_and_again_does_not_grow() -> None:
+    """Each telling added to the traceback of the one before, which has the locals of all."""
+
+    async def length(call: Callable[[], Awaitable[object]]) -> int:
+        with pytest.raises(TopicRefused) as told:
+            await call()
+        return len(told.traceback)
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer, refusal = client.producer(), TopicRefused(TopicCode.UNAUTHORIZED, "not any more")
+            await producer.send("orders", b"x")
+            async with client.consumer("g", "orders") as consumer:
+                producer._registration.refusals = {"orders": refusal}
+                consumer._failure = refusal
+                for call in (
+                    lambda: producer.send("orders", b"x"),
+                    lambda: producer.begin("orders", b"x"),
+                    consumer.pull,
+                ):
+                    assert [await length(call) for _ in range(10)][1:] == 9 * [await length(call)]
 
     run(scene())
 

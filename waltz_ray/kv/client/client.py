@@ -48,7 +48,7 @@ class _Shell:
 
     def core(self) -> AsyncKvClient:
         """The client for coroutines, started."""
-        if self._core is not None and self._process == os.getpid():
+        if self._core is not None and self._process == os.getpid() and not self._closed:
             return self._core
         if self._process not in (0, os.getpid()):  # whoever held it is in another process
             self._lock = threading.Lock()
@@ -120,7 +120,7 @@ class KvMap(StaysHere):
     def get_many(self, names: Iterable[KvName], timeout: float | None = None) -> dict[KvName, Any]:
         """The values of those of ``names`` that there are, by the names as they were given. Each is read on its own:
         they need not have been there at one moment."""
-        return self._shell.call(self._items.get_many(names, timeout))
+        return self._shell.call(self._items.get_many(_gone_through(names), timeout))
 
     def scan(
         self, prefix: KvName = "", after: KvName = "", limit: int | None = None, timeout: float | None = None
@@ -183,7 +183,8 @@ class KvMap(StaysHere):
 
         Then it is KvNotReady if none was, else KvUnknownFate, which says how many.
         """
-        return self._shell.call(self._items.set_many(items, expires, fullwait, timeout))
+        given = dict(items) if isinstance(items, Mapping) else items  # in the caller's thread, as names are
+        return self._shell.call(self._items.set_many(given, expires, fullwait, timeout))
 
     def delete(self, name: KvName, expected: Expected = None, timeout: float | None = None) -> bool:
         """Remove an item; False if there is none. ``expected``: only at this version, else KvConflict."""
@@ -351,6 +352,12 @@ class KvLock(StaysHere):
         except ClientClosed:
             if error is None:
                 raise  # else what has happened first is told
+
+
+def _gone_through(names: Iterable[KvName]) -> Iterable[KvName]:
+    """In the caller's thread: a generator may wait, for a scan of the same client, say. What is no list is refused as
+    it was given."""
+    return [*names] if isinstance(names, Iterable) and not isinstance(names, str | bytes) else names
 
 
 async def _next(pages: Any) -> list[NamedEntry] | None:

@@ -66,7 +66,10 @@ class KvConnections:
         await asyncio.shield(self._starting)
 
     async def leave(self) -> None:
-        """To be called once by each client. The last one ends every connection."""
+        """To be called once by each client. The last one ends every connection; those of a closed loop have ended."""
+        if self._loop.is_closed():
+            await asyncio.to_thread(self._directory.close)
+            return
         if not _shared.leave(self._key, self):
             return
         self._closed = True

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from waltz_ray.client.ending import Ending
+from waltz_ray.client.own_loop import check_loop
 from waltz_ray.errors import ClientClosed
 from waltz_ray.kv.client.connections import KvConnections, answers_by, settle
 from waltz_ray.kv.client.errands import Errand, J, KvJob
@@ -65,11 +66,12 @@ class KvEngine:
         return self._loop.time()
 
     def check_open(self) -> None:
-        """ClientClosed if it is; SpaceGone if there is nothing any more to be asked."""
+        """ClientClosed if it is; SpaceGone if there is nothing any more to be asked; InvalidInput on another loop."""
+        check_loop(self._loop)
         if self.closed:
             raise ClientClosed("the key/value client is closed; connect again")
         if self.connections.gone is not None:
-            raise self.connections.gone
+            raise self.connections.gone.with_traceback(None)  # which would grow with each time
 
     def background(self, work: Awaitable[T]) -> asyncio.Task[T]:
         """Something that goes on until it ends or the client is closed."""
@@ -79,7 +81,13 @@ class KvEngine:
         return task
 
     async def stop(self) -> None:
-        """End what goes on, with ClientClosed, and the connections that nobody else uses. Idempotent."""
+        """End what goes on, with ClientClosed, and the connections that nobody else uses. Idempotent. InvalidInput on
+        another loop, unless this one's is closed."""
+        if self._loop.is_closed():  # what was on it has ended with it
+            self.closed = True
+            await self.connections.leave()
+            return
+        check_loop(self._loop)
         self.closed = True
         await self._ending.come()
 

@@ -199,7 +199,7 @@ class AsyncKvMap(StaysHere):
         """
         if not isinstance(items, Mapping):
             raise InvalidInput(f"set_many takes a dict of names and values, not {type(items).__name__}: {items!r:.60}")
-        engine = self._engine()
+        engine, items = self._engine(), dict(items)  # whoever gave it may change it meanwhile
         timeout_s = checked_timeout_s(timeout, engine.config)
         end_s = engine.now() + timeout_s
         ops = [self._set_op(name, value, expires, None) for name, value in items.items()]

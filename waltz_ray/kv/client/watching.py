@@ -248,6 +248,7 @@ class KvWatch(StaysHere, Iterator[ItemEvent]):
 
     It begins when it is made: what is written after that is in it. Raises what a feed of the log does; ClientClosed
     when the key/value client is closed. DecodingFailed: a value cannot be read; who asks again has what comes after it.
+    Whoever is interrupted (Ctrl-C) while he asks may ask again, too.
     """
 
     def __init__(
@@ -267,7 +268,6 @@ class KvWatch(StaysHere, Iterator[ItemEvent]):
         except BaseException:
             self._end()
             raise
-        self._transactions = iter(self._feed)
         self._changes: Iterator[_Change] = iter(())
 
     def __iter__(self) -> KvWatch:
@@ -277,7 +277,7 @@ class KvWatch(StaysHere, Iterator[ItemEvent]):
         while not self._feed.stopped:
             for change in self._changes:
                 return self._reader.event(change)
-            self._changes = self._reader.changes(next(self._transactions))
+            self._changes = self._reader.changes(next(self._feed))  # no generator of it, which would end by Ctrl-C
         raise StopIteration
 
     def stop(self) -> None:
@@ -378,6 +378,8 @@ class AsyncKvWatch(StaysHere):
                 self._changes = self._reader.changes(transaction)
             else:  # polled: an iteration that is cancelled ends its feed
                 self._transactions = iter(await self._feed.poll())
+        if not self._stopped:
+            self._engine.check_open()
         raise StopAsyncIteration
 
     async def __aenter__(self) -> AsyncKvWatch:

@@ -54,9 +54,10 @@ class AsyncTopicClient:
 
     async def close(self) -> None:
         """Close all producers and consumers, and every connection. Idempotent."""
-        running, self._running = self._running, None
-        if running is not None:
-            self._ended = running.ending
+        async with self._starting:  # not in the middle of it
+            running, self._running = self._running, None
+            if running is not None:
+                self._ended = running.ending
         if self._ended is not None:
             await self._ended.come()
 

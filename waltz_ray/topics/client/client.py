@@ -10,7 +10,7 @@ import time as clock
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FuturesTimeout  # in Python 3.10 it is not the builtin one
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
@@ -113,7 +113,7 @@ class TopicClient:
         return TopicConsumer(made, self._call, self._io)
 
     def _started(self) -> AsyncTopicClient:
-        if self._core is not None and self._process == os.getpid():
+        if self._core is not None and self._process == os.getpid() and not self._closed:
             return self._core
         if self._process not in (0, os.getpid()):  # whoever held it is in another process
             self._lock = threading.Lock()
@@ -197,6 +197,7 @@ class TopicProducer(StaysHere):
         time: str = "",
     ) -> SentMessage:
         """One message; where it is, once it is committed. The arguments are those of ``AsyncTopicProducer.send``."""
+        self._io.check_elsewhere()  # before it is sent
         chosen, future = self._send(topic, data, type, key, partition, attributes, time)
         return SentMessage(topic, chosen, future.result())
 
@@ -241,6 +242,7 @@ class TopicProducer(StaysHere):
         partition: int | None = None,
     ) -> SentMany:
         """Many messages of one type to one partition; ``AsyncTopicProducer.send_many``."""
+        self._io.check_elsewhere()  # before they are sent
         chosen, future = self._send_many(topic, datas, type, key, partition)
         return SentMany(topic, chosen, future.result())
 
@@ -275,6 +277,8 @@ class TopicProducer(StaysHere):
         """Log out; what has no fate fails with ClientClosed, whether or not it is in the log. Idempotent. InvalidInput
         in a future's callback."""
         self._io.check_elsewhere()
+        if self._io.is_parent_s:
+            return
         with self._lock:
             closed, self._closed = self._closed, True
             if closed:
@@ -324,7 +328,10 @@ class TopicConsumer(StaysHere):
 
     def close(self) -> None:
         """Leave the group. Idempotent."""
-        self._call(self._core.close())
+        if self._io.is_parent_s:
+            return
+        with suppress(ClientClosed):  # it has been closed with its client
+            self._call(self._core.close())
 
     def __enter__(self) -> TopicConsumer:
         self.start()

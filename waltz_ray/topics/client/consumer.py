@@ -240,7 +240,7 @@ class AsyncTopicConsumer(StaysHere):
             raise InvalidInput("the consumer is no member of its group: use `with`, or start() first")
         failure = self._failure or self._membership.failure
         if failure is not None:
-            raise failure
+            raise failure.with_traceback(None)  # which would grow with each time
         self._take_back()
         while any(held.ready for held in self._held.values()):
             for _ in range(len(self._turn)):

@@ -164,7 +164,7 @@ class HeldPartition:
         self._given = self._seen = self._wanted = self._last = self.confirmed
         await self._report()  # are there rules of flow?
         if self.lost is not None:
-            raise self.lost
+            raise self.lost.with_traceback(None)  # which would grow with each time
         await self._follow(self.confirmed)
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._or_lose(self._keep_reporting)))
@@ -271,7 +271,7 @@ class HeldPartition:
         confirmed comes again, to whoever has it then."""
         self.consumed(end)
         if self.lost is not None:
-            raise self.lost
+            raise self.lost.with_traceback(None)  # which would grow with each time
         if self.confirmed >= end:
             return
         await self._confirmation(end)

@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from waltz_ray.client.address import StaysHere
 from waltz_ray.client.aio import AsyncWaltzClient
@@ -56,6 +56,7 @@ class AsyncTopicProducer(StaysHere):
         self._outlets: dict[str, _Outlet] = {}
         self._room = Room(config.outstanding_bytes)
         self._begun: set[asyncio.Task[SentMessage]] = set()
+        self._ahead: set[asyncio.Task[Any]] = set()  # of those, which have not taken their first step
         self._closed = False
 
     @property
@@ -88,6 +89,8 @@ class AsyncTopicProducer(StaysHere):
         ``type``: what consumers may filter by. To ``partition``, or that of ``key``, or each in turn. ``attributes``
         and ``time`` are text for consumers.
         """
+        if self._ahead:
+            await self._first_the_begun()
         outlet = self._outlets.get(checked_text("a topic's name", topic)) or await self._outlet(topic)
         record, header, size = record_of(data, type, attributes, time, _SENDER, _now_ms())
         checked_size(self._registration, topic, size)
@@ -115,6 +118,7 @@ class AsyncTopicProducer(StaysHere):
             await self._wait_for_room()
         task = asyncio.get_running_loop().create_task(self.send(topic, data, type, key, partition, attributes, time))
         self._begun.add(task)
+        self._ahead.add(task)
         task.add_done_callback(lambda done: self._ended(done, size))
         return task
 
@@ -130,6 +134,8 @@ class AsyncTopicProducer(StaysHere):
 
         They are no unit: after PartlyAppended, which says which, some are in the log.
         """
+        if self._ahead:
+            await self._first_the_begun()
         outlet = self._outlets.get(checked_text("a topic's name", topic)) or await self._outlet(topic)
         records, header = records_of(datas, type, _SENDER, _now_ms())
         checked_size(self._registration, topic, max(map(len, datas), default=0))
@@ -149,7 +155,7 @@ class AsyncTopicProducer(StaysHere):
 
     async def _outlet(self, topic: str) -> _Outlet:
         if (refusal := self._registration.refusals.get(topic)) is not None:
-            raise refusal
+            raise refusal.with_traceback(None)  # which would grow with each time
         if topic not in self._outlets:
             await self._registration.know(topic)
             log = await self._logs.of(topic)
@@ -158,6 +164,13 @@ class AsyncTopicProducer(StaysHere):
         outlet.spread.hindered = outlet.log.hindrances()
         return outlet
 
+    async def _first_the_begun(self) -> None:
+        """In a task that was begun: it takes its first step. In others: those do, which were called before."""
+        if asyncio.current_task() in self._ahead:
+            self._ahead.discard(cast("asyncio.Task[Any]", asyncio.current_task()))
+        else:
+            await asyncio.sleep(0)
+
     async def _wait_for_room(self) -> None:
         given = asyncio.Event()
         self._room.waiting[given.set] = None
@@ -165,6 +178,7 @@ class AsyncTopicProducer(StaysHere):
 
     def _ended(self, task: asyncio.Task[SentMessage], size: int) -> None:
         self._begun.discard(task)
+        self._ahead.discard(task)  # it may have been cancelled before
         self._room.give(size)
 
 
@@ -174,7 +188,7 @@ def checked_size(registration: ProducerRegistration, topic: str, size: int) -> N
     if most is not None and size > most:
         raise InvalidInput(f"a message of {size} bytes: {most} are the most of topic {topic}")
     if (refusal := registration.refusals.get(topic)) is not None:
-        raise refusal
+        raise refusal.with_traceback(None)  # which would grow with each time
 
 
 def _now_ms() -> int:
