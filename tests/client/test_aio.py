@@ -320,11 +320,10 @@ def test_many_are_not_before_appends_that_wait_for_their_turn(server: FakeServer
     async def test() -> None:
         async with AsyncWaltzClient(directory, TcpTransport()) as client:
             await client.append(0, b"first")
-            before = [client.append(0, b"%d" % n) for n in range(300)]
-            *ids, many, last = await asyncio.gather(
-                *before, client.append_many(0, [b"a", b"b"]), client.append(0, b"c")
-            )
-            assert [*ids, *many, last] == [*range(1, 304)]
+            before = [asyncio.ensure_future(client.append(0, b"%d" % n)) for n in range(300)]
+            many = asyncio.ensure_future(client.append_many(0, [b"a", b"b"]))
+            last = asyncio.ensure_future(client.append(0, b"c"))
+            assert [*await asyncio.gather(*before), *await many, await last] == [*range(1, 304)]
 
     run(test)
 
@@ -425,7 +424,7 @@ def test_on_another_loop_nothing_is_sent(server: FakeServer, directory: FakeDire
             lambda: client.append_many(0, [b"x"]),
             lambda: client.submit(Simple()),
             lambda: client.server_high_water_mark(0),
-            lambda: anext(client.feed(0)),  # type: ignore[arg-type]
+            lambda: anext(client.feed(0)),
             lambda: client.feed(0, follow=True).poll(),
             lambda: client.wait_ready(PATIENCE_S),
             client.flush,
