@@ -22,7 +22,7 @@ from waltz_ray.config import KvConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.unit_store import UnitRegistration, UnitStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import VersionConflict
+from waltz_ray.errors import VersionConflict, ZooKeeperUnreachable
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.routing import Unit
 from waltz_ray.protocol.arrangement import first_table
@@ -224,6 +224,40 @@ def test_units_of_every_kv_space_are_arranged_until_it_is_deleted(rig: Rig) -> N
             assert layers._running.keys() == {"kv"}
             cluster.spaces.delete("kv", "kv")
             await rig.soon(lambda: not layers._running, "nobody arranges it any more")
+        finally:
+            await layers.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("error", [ZooKeeperUnreachable("away"), ValueError("unforeseen")])
+def test_units_are_arranged_though_it_could_not_begin_at_first(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Nobody else would ever try again: what a killed actor had would be nobody's."""
+    watch, errors = UnitStore.watch_members, [error]
+
+    def refusing(store: UnitStore[Unit], *arguments: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return watch(store, *arguments)
+
+    monkeypatch.setattr(UnitStore, "watch_members", refusing)
+
+    async def run() -> None:
+        ClusterStore(rig.others, rig.cluster).initialize(1, [0])
+        spaces = ClusterStore(rig.others, rig.cluster).spaces
+        spaces.create("kv", 16, "kv")
+        spaces.mark_ready("kv")
+        splitting = BucketSplitting(16)
+        layers = Layers(
+            rig.client, rig.cluster, KvConfig(), lambda space: splitting, lambda: True, lambda: 1, settle_s=0.0
+        )
+        await layers.start()
+        try:
+            rig.actor(0)
+            await rig.soon(lambda: rig.primaries() == {0: 16}, "the space is arranged")
+            assert not errors
         finally:
             await layers.close()
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 from waltz_ray.actors.units import SpaceUnits
@@ -13,12 +14,15 @@ from waltz_ray.config import KvConfig
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.unit_store import UnitStore
+from waltz_ray.errors import WaltzError
 from waltz_ray.protocol.ownership_types import Splitting
 from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
 
 __all__ = ["Layers", "UnitsOfSpaces"]
 
 log = logging.getLogger(__name__)
+
+_AGAIN_S = 1.0
 
 Splittings = Callable[[Space], Splitting[Any]]
 
@@ -70,18 +74,23 @@ class UnitsOfSpaces:
     def changed(self, spaces: Sequence[Space]) -> None:
         """These are there now: ``begin`` what is not running."""
 
-    def begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run it until it is cancelled."""
-        task = self._running[name] = self._loop.create_task(work)
-        task.add_done_callback(self._ended)
+    def begin(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run it until it is cancelled, again where it ends by an error: else nobody got what a killed actor had."""
+        self._running[name] = self._loop.create_task(self._kept_running(name, work))
 
     async def arrange(self, store: UnitStore[Any], splitting: Splitting[Any], fewest: int) -> None:
         """The units of one table, for as long as this runs."""
         await SpaceUnits(store, splitting, self._leading, self._actors, fewest, self._settle_s).run()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            self._loop.call_exception_handler({"message": "units are not arranged", "exception": task.exception()})
+    async def _kept_running(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                await work()
+            except (WaltzError, RuntimeError) as error:  # ZooKeeper is away, or there is no thread just now
+                log.warning("units of %s are not arranged just now: %s", name, error)
+            except Exception:  # unforeseen
+                log.exception("units of %s are not arranged just now", name)
+            await asyncio.sleep(_AGAIN_S)
 
 
 class Layers(UnitsOfSpaces):
@@ -106,7 +115,7 @@ class Layers(UnitsOfSpaces):
             self._running.pop(name).cancel()
         for name, space in wanted.items():
             if name not in self._running:
-                self.begin(name, self._arrange(space))
+                self.begin(name, partial(self._arrange, space))
 
     async def _arrange(self, space: Space) -> None:
         splitting: Splitting[Hashable] = self._splitting(space)

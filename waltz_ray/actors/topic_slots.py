@@ -44,4 +44,4 @@ class TopicSlots(UnitsOfSpaces):
         self._count = max([self._count, *(each.count for each in spaces)])
         if self._count and not self._running:
             store = SlotStore(self._zookeeper, self._cluster, lambda: self._count)
-            self.begin(SLOTS, self.arrange(store, SlotSplitting(lambda: self._count), 1))
+            self.begin(SLOTS, lambda: self.arrange(store, SlotSplitting(lambda: self._count), 1))
