@@ -393,7 +393,8 @@ class KvConfig:
     session_ms: int = 1_500
     """ZooKeeper session time-out of an actor: after this, and up to a tick of ZooKeeper (100 ms of the embedded one), a
     hung one's buckets move. A killed one is noticed at once. The server may agree to more, never to less than two
-    ticks, the embedded one to no less than a second."""
+    ticks, the embedded one to no less than a second; and to less, if this is more than its maxSessionTimeout (twenty
+    ticks by default, 60 s of the embedded one): then that counts."""
 
     lease_margin_ms: int = 300
     """How much earlier than the session a lease to read ends: clocks that run at different speeds (a tenth of the

@@ -19,7 +19,8 @@ from waltz_ray.client.feeds import Origin
 from waltz_ray.client.followers import Follower
 from waltz_ray.client.io_thread import IoThread
 from waltz_ray.client.subscription import Subscription
-from waltz_ray.client.waits import LOOK_S, item_of, result_of, wait_for
+from waltz_ray.client.waits import LOOK_S, item_of, result_of, undone, wait_for
+from waltz_ray.testing import InMemoryCluster
 
 
 class CtrlC(Exception):
@@ -74,6 +75,8 @@ WAITS: dict[str, Callable[[], object]] = {
     "a result": lambda: result_of(concurrent.futures.Future[int]()),
     "a result, for an hour": lambda: result_of(concurrent.futures.Future[int](), 3600),
     "an event": lambda: wait_for(threading.Event()),
+    "several results": lambda: undone([concurrent.futures.Future[int]()]),
+    "several results, for an hour": lambda: undone([concurrent.futures.Future[int]()], 3600),
     "a follower": lambda: next(follower()),
     "a follower's poll": lambda: follower().poll(3600),
     "a call": lambda: IoThread.result(concurrent.futures.Future[int]()),
@@ -90,6 +93,12 @@ def test_a_signal_that_interrupts_no_wait_is_seen(wait: Callable[[], object]) ->
         faulthandler.cancel_dump_traceback_later()
 
 
+def test_a_signal_that_interrupts_no_flush_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with InMemoryCluster() as cluster, cluster.connect() as client:
+        monkeypatch.setattr(client._engine, "open_futures", lambda: [concurrent.futures.Future[int]()])
+        test_a_signal_that_interrupts_no_wait_is_seen(client.flush)
+
+
 def test_what_has_come_is_given_and_what_has_not_within_its_time_is_not() -> None:
     items: queue.SimpleQueue[int] = queue.SimpleQueue()
     items.put(7)
@@ -101,8 +110,12 @@ def test_what_has_come_is_given_and_what_has_not_within_its_time_is_not() -> Non
     with pytest.raises(concurrent.futures.TimeoutError):
         result_of(future, LOOK_S + 0.1)
     assert time.monotonic() - began_s >= LOOK_S + 0.1
+    began_s = time.monotonic()
+    assert undone([future], LOOK_S + 0.1) == {future}
+    assert time.monotonic() - began_s >= LOOK_S + 0.1
     future.set_result(8)
     assert result_of(future, 0) == 8
+    assert undone([future, future], 0) == undone([]) == set()
     event = threading.Event()
     assert not wait_for(event, 0)
     event.set()

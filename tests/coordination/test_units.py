@@ -14,8 +14,9 @@ from tests.coordination.test_memory_faults import DyingZooKeeper
 from tests.protocol.units import Halving, Slice
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
-from waltz_ray.coordination.unit_lease import confirmed_incarnations, keep_lease
+from waltz_ray.coordination.unit_lease import agreed_session_ms, confirmed_incarnations, keep_lease
 from waltz_ray.coordination.unit_store import UnitMember, UnitRegistration, UnitStore, incarnations
+from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import CoordinationError, VersionConflict, ZooKeeperUnreachable
 from waltz_ray.protocol.arrangement import arrange, first_table
 from waltz_ray.protocol.ids import Endpoint
@@ -253,6 +254,20 @@ class Scarce(ThreadPoolExecutor):
         return super().submit(*call, **options)
 
     refused = False
+
+
+@pytest.mark.parametrize(("asked_ms", "agreed_ms"), [(90_000, 60_000), (10_000, 10_000), (500, 1_000)])
+def test_a_lease_lasts_no_longer_than_the_session_that_the_server_agrees_to(
+    zookeeper_server: str, asked_ms: int, agreed_ms: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    zookeeper = KazooZooKeeper(zookeeper_server, asked_ms)
+    try:
+        assert zookeeper.session_timeout_ms == agreed_ms
+        assert agreed_session_ms("kv/3", asked_ms, zookeeper.session_timeout_ms) == min(asked_ms, agreed_ms)
+        told = [each.getMessage() for each in caplog.records if "agrees to sessions of 60000 ms" in each.getMessage()]
+        assert bool(told) == (agreed_ms < asked_ms)
+    finally:
+        zookeeper.close()
 
 
 def test_a_lease_is_renewed_and_members_are_read_after_a_lack_of_threads() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from waltz_ray import compat, connecting
 from waltz_ray.client.credentials import NO_CREDENTIALS
+from waltz_ray.config import ClusterConfig, KvConfig, TopicConfig
 from waltz_ray.coordination.api import Watch
 from waltz_ray.coordination.cluster_nodes import to_json
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
@@ -21,6 +22,8 @@ from waltz_ray.kv.serving.actor import KvActor
 from waltz_ray.projections.kv_state import LmdbState
 from waltz_ray.protocol.spaces import Space, SpaceState, SpaceTable
 from waltz_ray.runtime.status import ActorState
+from waltz_ray.topics.serving import actor as topic_module
+from waltz_ray.topics.serving.actor import TopicActor
 
 
 def test_who_has_stopped_to_follow_the_spaces_says_so() -> None:
@@ -101,6 +104,31 @@ def test_projections_are_of_the_recovery_that_the_cluster_has_had_last(monkeypat
         zookeeper.close()
 
     asyncio.run(opens())
+
+
+def test_a_lease_is_counted_by_the_session_that_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """ZooKeeper agrees to less than was asked for: who counts on more would read what another has changed since."""
+    asked: list[int] = []
+
+    def client(connect_string: str, session_ms: int) -> SimpleNamespace:
+        asked.append(session_ms)
+        return SimpleNamespace(session_timeout_ms=40_000)
+
+    config = ClusterConfig(
+        directory=str(tmp_path), kv=KvConfig(session_ms=90_000), topics=TopicConfig(session_ms=90_000)
+    )
+    for each in (module, topic_module):
+        monkeypatch.setattr(each, "KazooZooKeeper", client)
+        monkeypatch.setattr(each, "own_settings", lambda *_: SimpleNamespace(config=config))
+    monkeypatch.setattr(module, "LayerStore", lambda *_: SimpleNamespace(actors=lambda layer: 2))
+    monkeypatch.setattr(module, "ClusterStore", lambda *_: None)
+    monkeypatch.setattr(module, "cluster_secret", lambda store: None)
+    monkeypatch.setattr(module, "AccessGuard", lambda *_: SimpleNamespace(read=lambda: None))
+    kv, topic = KvActor("demo", "127.0.0.1:1", 0), TopicActor("demo", "127.0.0.1:1", 0)
+    kv._connected()
+    topic._connected()
+    assert asked == [90_000, 90_000]
+    assert (kv._config.session_ms, topic._config.session_ms) == (40_000, 40_000)
 
 
 class Opened:

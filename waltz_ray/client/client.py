@@ -7,7 +7,6 @@ the IO thread: a callback added to it must be short and must not wait for a clie
 
 from __future__ import annotations
 
-import concurrent.futures
 import queue
 import sys
 import threading
@@ -48,7 +47,7 @@ from waltz_ray.client.threads import Threads
 from waltz_ray.client.time_limits import TimeLimit, checked_timeout, checked_wait, expire_append
 from waltz_ray.client.times import in_milliseconds, time_of
 from waltz_ray.client.transport import Transport
-from waltz_ray.client.waits import LOOK_S
+from waltz_ray.client.waits import LOOK_S, undone
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendTimeout, InvalidInput, Trimmed
 from waltz_ray.protocol.records import Int32s, Int64s
@@ -212,7 +211,7 @@ class WaltzClient:
             raise InvalidInput("flush() was called in a callback, behind which the contexts end that it would wait for")
         limit_s = checked_wait(timeout)
         futures = cast(list[Future[object]], self._engine.open_futures())
-        left = concurrent.futures.wait(futures, limit_s).not_done
+        left = undone(futures, limit_s)
         if left:
             raise AppendTimeout(
                 f"{len(left)} of {len(futures)} appends still have no fate after {timeout} s; flush again"

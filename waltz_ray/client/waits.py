@@ -11,10 +11,10 @@ import concurrent.futures
 import queue
 import threading
 import time
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Collection, Iterator
+from typing import Any, TypeVar
 
-__all__ = ["LOOK_S", "item_of", "result_of", "wait_for"]
+__all__ = ["LOOK_S", "item_of", "result_of", "undone", "wait_for"]
 
 T = TypeVar("T")
 
@@ -41,6 +41,18 @@ def result_of(future: concurrent.futures.Future[T], timeout: float | None = None
             if future.done():  # by now, or this is what it failed with
                 return future.result()
     raise concurrent.futures.TimeoutError
+
+
+def undone(
+    futures: Collection[concurrent.futures.Future[Any]], timeout: float | None = None
+) -> set[concurrent.futures.Future[Any]]:
+    """Which of them have not come to anything in time."""
+    left = set(futures)
+    for look_s in _looks(timeout):
+        left = concurrent.futures.wait(left, look_s).not_done
+        if not left:
+            break
+    return left
 
 
 def wait_for(event: threading.Event, timeout: float | None = None) -> bool:

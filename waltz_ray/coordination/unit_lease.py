@@ -13,13 +13,22 @@ from waltz_ray.coordination.unit_store import UnitRegistration, UnitStore, incar
 from waltz_ray.errors import CoordinationError
 from waltz_ray.protocol.ownership_types import LeaseConfirmed
 
-__all__ = ["confirmed_incarnations", "keep_lease"]
+__all__ = ["agreed_session_ms", "confirmed_incarnations", "keep_lease"]
 
 log = logging.getLogger(__name__)
 
 UnitT = TypeVar("UnitT")
 
 _SHORTEST_PAUSE_S = 0.02
+
+
+def agreed_session_ms(who: str, asked_ms: int, agreed_ms: int) -> int:
+    """How long the session is to be counted on: a lease that outlasts it would be read under while another has taken
+    over. ``agreed_ms``: what ZooKeeper has agreed to."""
+    if agreed_ms < asked_ms:
+        text = "%s: ZooKeeper agrees to sessions of %d ms and no longer, so that is what counts, not %d (session_ms)"
+        log.warning(text, who, agreed_ms, asked_ms)
+    return min(asked_ms, agreed_ms)
 
 
 async def keep_lease(

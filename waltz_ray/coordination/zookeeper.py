@@ -31,6 +31,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, Permissions, make_digest_acl
@@ -172,6 +173,7 @@ class KazooZooKeeper:
         self._acls = _acls(access)
         self.hosts = hosts
         self._call_timeout_s = max(2.0, session_timeout_ms / 1000)
+        self._agreed_ms = session_timeout_ms
         self._closed = False
         self._lock = threading.Lock()
         self._watches: dict[Watch, Callable[[], None]] = {}
@@ -190,6 +192,7 @@ class KazooZooKeeper:
                 handler=_Threads(),
                 **_options(access, self._acls),
             )
+            self._note_agreed()
         except ValueError as error:
             raise InvalidInput(f"{hosts!r} is no connect string of ZooKeeper, host:port,host:port: {error}") from error
         try:
@@ -218,6 +221,11 @@ class KazooZooKeeper:
     def session_id(self) -> int:
         client_id = self._client.client_id
         return int(client_id[0]) if client_id and client_id[0] is not None else -1
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """Of the session, as the server has agreed to: it may be less than what was asked for, or more."""
+        return self._agreed_ms
 
     @property
     def state(self) -> ConnectionState:
@@ -323,6 +331,19 @@ class KazooZooKeeper:
         self._client.close()
         self._watch_worker.stop()
         self._state_worker.stop()
+
+    def _note_agreed(self) -> None:
+        """kazoo tells nobody what the server has agreed to."""
+        connection = self._client._connection
+        invoke = connection._invoke
+
+        def noted(timeout: float, request: Any, xid: int | None = None) -> Any:
+            answer = invoke(timeout, request, xid)
+            if isinstance(request, Connect) and answer[0].time_out > 0:  # 0: the session has expired
+                self._agreed_ms = int(answer[0].time_out)
+            return answer
+
+        connection._invoke = noted
 
     def _end_client(self) -> None:
         """Also one that was not wholly started."""

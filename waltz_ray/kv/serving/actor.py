@@ -21,6 +21,7 @@ from waltz_ray.coordination.api import Watch
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
+from waltz_ray.coordination.unit_lease import agreed_session_ms
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import SHORTAGES, ProjectionFailed, WaltzError, shortage
 from waltz_ray.kv.serving.space_server import SpaceServer
@@ -156,7 +157,9 @@ class KvActor:
         client = KazooZooKeeper(self._connect_string, config.kv.session_ms)
         try:
             actors = LayerStore(client, self._cluster).actors("kv")
-            self._config = replace(config.kv, host=own_host(config.kv.host), actors=actors)
+            session_ms = agreed_session_ms(f"kv/{self._actor_id}", config.kv.session_ms, client.session_timeout_ms)
+            host = own_host(config.kv.host)
+            self._config = replace(config.kv, host=host, actors=actors, session_ms=session_ms)
             store = ClusterStore(client, self._cluster)
             guard = AccessGuard(f"kv/{self._actor_id}", store, cluster_secret(store))
             guard.read()

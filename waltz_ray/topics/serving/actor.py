@@ -19,6 +19,7 @@ from waltz_ray.config import ClientConfig, TopicConfig
 from waltz_ray.connecting import connect_member
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.pulse import ZooKeeperPulse
+from waltz_ray.coordination.unit_lease import agreed_session_ms
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.protocol.spaces import OFFSETS_SPACE, Space
 from waltz_ray.runtime.process import about_process
@@ -122,8 +123,14 @@ class TopicActor:
     def _connected(self) -> KazooZooKeeper:
         """With the cluster's settings as they are now. Blocks."""
         config = own_settings(self._cluster, self._connect_string).config.topics
-        self._config = replace(config, host=own_host(config.host))
-        return KazooZooKeeper(self._connect_string, config.session_ms)
+        client = KazooZooKeeper(self._connect_string, config.session_ms)
+        try:
+            session_ms = agreed_session_ms(f"topic/{self._actor_id}", config.session_ms, client.session_timeout_ms)
+            self._config = replace(config, host=own_host(config.host), session_ms=session_ms)
+        except BaseException:
+            client.close()
+            raise
+        return client
 
     async def _client_of(self, space: Space) -> AsyncWaltzClient:
         assert self._zookeeper is not None
