@@ -25,6 +25,7 @@ __all__ = [
     "StorageConfig",
     "TopicConfig",
     "build",
+    "within_bounds",
 ]
 
 Config = TypeVar("Config")
@@ -171,7 +172,8 @@ class ServerConfig:
     a partition that has more than its equal share answers QUEUE_FULL."""
 
     client_unsent_bytes: int = 128 * 1024 * 1024
-    """A client that takes nothing while this much waits for it is cut off; its feed stops long before."""
+    """A client that takes nothing while this much waits for it is cut off; its feed stops long before. Less than 1 MiB
+    is taken for that, and one frame more may always wait: a record may be longer."""
 
     replica_lag_bytes: int = 64 * 1024 * 1024
     """A member this far behind what is committed has failed: it leaves the session and catches up later."""
@@ -646,6 +648,19 @@ SECTIONS: Mapping[str, type[Any]] = {
     **{"storage": StorageConfig, "server": ServerConfig, "kv": KvConfig, "topics": TopicConfig, "http": HttpConfig},
 }
 """Of a cluster's configuration: the fields that are settings of a kind of process, and their classes."""
+
+
+_LEAST_BY_NOW = {("topics", "client_ms"): 1_000}
+"""Bounds that are narrower than they were when a cluster may have been made."""
+
+
+def within_bounds(section: str, kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a section that were kept by this version or an earlier one, which took some that are refused now:
+    a cluster that has such a one has to start all the same, and to be given another."""
+    return {
+        name: max(least, value) if (least := _LEAST_BY_NOW.get((section, name))) and type(value) is int else value
+        for name, value in kept.items()
+    }
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.actors.bench_server import GENERATION, Door, bench_server, open_with
+from tests.actors.bench_server import GENERATION, Door, bench_server, open_with, records_of
 from tests.actors.test_feed_pace import in_loop, mount_4, mount_5, until
 from waltz_ray import compat
 from waltz_ray.actors.client_peer import CLIENTS_OF_A_CONNECTION
@@ -97,6 +97,26 @@ async def test_a_feed_frame_can_be_the_one_too_many() -> None:
     await quiet(server)
     assert door.wire.ended == "aborted"
     assert door.wire.unsent < 3 << 20
+
+
+@pytest.mark.parametrize("most", [1, 1 << 20])
+@in_loop
+async def test_a_record_may_be_longer_than_what_may_wait(most: int) -> None:
+    """It was sent, and its client cut off for it, again and again."""
+    config = ServerConfig(join_grace_ms=0, client_unsent_bytes=most)
+    bench = open_with(1, config=config)
+    log = bench.partition.state.log
+    assert log is not None
+    log.retained.append(records_of(log.retained.end_id, 1, 3 << 20))
+    log.high_water_mark += 1
+    server = bench_server(config, bench)
+    door = Door(server, taking=False).greet()
+    door.send(mount_5())
+    await until(lambda: door.wire.unsent > 3 << 20)
+    assert not door.wire.ended
+    door.wire.take_all()
+    await quiet(server)
+    assert not door.wire.ended
 
 
 @in_loop

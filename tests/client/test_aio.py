@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -18,6 +18,9 @@ from tests.client.conftest import PATIENCE_S, Recorder
 from tests.client.fake_server import FakeDirectory, FakeServer
 from waltz_ray import compat
 from waltz_ray.client import AsyncWaltzClient, Location, TransactionBuilder, TransactionContext, WaltzClient
+from waltz_ray.client.outbox import Outbox
+from waltz_ray.client.own_loop import AwaitedFate, OwnLoop
+from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ClientClosed, DataUnavailable, InvalidInput, ZooKeeperUnreachable
@@ -210,6 +213,40 @@ def test_an_append_cancelled_after_it_was_sent_leaks_no_room(
 
     run(test)
     assert server.logs[0].data() == [b"first", *([b"other"] if arrived else []), b"next"]
+
+
+def test_of_an_append_cancelled_when_it_was_taken_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A part of many may have been sent by then: it was an exception that was never retrieved."""
+
+    class Full:
+        """There is room just when who waits for it is cancelled."""
+
+        def offer(self, append: object) -> bool:
+            return False
+
+        def stand_in_line(self, append: object, told: Callable[[None], None]) -> None:
+            self.told = told
+
+        def leave_line(self, append: object) -> bool:
+            return False
+
+        def withdraw(self, append: object) -> bool:
+            return False
+
+    async def test() -> None:
+        shell, full = OwnLoop(ClientConfig()), Full()
+        fate: AwaitedFate[int] = AwaitedFate(shell.loop)
+        task = asyncio.create_task(shell.sent(cast(Outbox, full), cast(AppendCall, None), fate, None))
+        await asyncio.sleep(0)
+        full.told(None)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        fate.set_exception(ClientClosed("in the end"))
+
+    run(test)
+    gc.collect()
+    assert not caplog.records
 
 
 def test_a_cancelled_context_is_not_executed_again(server: FakeServer, directory: FakeDirectory) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
+from waltz_ray.actors.settings import from_json
+from waltz_ray.config import ClusterConfig, within_bounds
 from waltz_ray.coordination.api import Write
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
@@ -44,6 +47,17 @@ def test_what_an_older_version_did_not_keep_has_its_default(client: MemoryZooKee
     change = SettingsStore(client, "c").change
     change({"server": {"port": 1, "newer": 0}, "newest": {"a": 1}}, {"newest": {"a": 2}}, UPGRADE)
     assert kept(client) == FIRST | {"config": {**FIRST["config"], "newest": {"a": 2}}}
+
+
+def test_a_setting_that_an_older_version_took_and_this_one_refuses_is_read_and_changed() -> None:
+    client, config = MemoryZooKeeperServer().client(), asdict(ClusterConfig())
+    old = {"config": {**config, "topics": {**config["topics"], "client_ms": 100}}, "placement": {}}
+    ClusterStore(client, "c").initialize(4, [0, 1, 2], old)
+    seen = asdict(from_json(ClusterStore(client, "c").info().settings).config)["topics"]
+    assert seen["client_ms"] == 1000, "the least by now"
+    store = SettingsStore(client, "c", within_bounds)
+    store.change({"topics": seen}, {"topics": {**seen, "client_ms": 2000}}, UPGRADE)
+    assert from_json(ClusterStore(client, "c").info().settings).config.topics.client_ms == 2000
 
 
 def test_nothing_is_done_where_others_were_faster(client: MemoryZooKeeper) -> None:

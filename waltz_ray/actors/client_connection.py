@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["ClientChannel", "ClientConnection"]
 
 _OF_SERVERS = {row.number: row.cls.__name__ for row in CLIENT_TABLE.rows.values() if not is_of_clients(row.cls)}
+_LEAST_UNSENT_BYTES = 1024 * 1024  # so much waits for everybody now and then
 _UNSENT_BYTES = 8 * 1024 * 1024  # at this the feed and the answers wait for the peer to take some
 
 
@@ -59,7 +60,7 @@ class ClientConnection(ClientPeer, GreetedStream):
 
     def __init__(self, connection_id: int, server: Server) -> None:
         config = server.config
-        busy_bytes = min(_UNSENT_BYTES, config.client_unsent_bytes // 2)
+        busy_bytes = min(_UNSENT_BYTES, max(config.client_unsent_bytes, _LEAST_UNSENT_BYTES) // 2)
         ClientPeer.__init__(self, connection_id, server)
         GreetedStream.__init__(
             self,
@@ -73,7 +74,7 @@ class ClientConnection(ClientPeer, GreetedStream):
         )
         self._server = server
         self._half_frame = HalfFrame(server.half_frames, self._greeted, self)
-        self._most_unsent_bytes = config.client_unsent_bytes
+        self._most_unsent_bytes, self._one_frame_bytes = max(config.client_unsent_bytes, _LEAST_UNSENT_BYTES), 0
         self._channels: dict[int, ClientChannel] = {}
         self._dialect: OriginalDialect | None = None
         self._answers = Answers(self, server)
@@ -203,8 +204,10 @@ class ClientConnection(ClientPeer, GreetedStream):
 
     def send_frame(self, frame: bytes) -> None:
         """Queue one frame, of whichever client it is."""
+        if self.unsent_bytes <= self._most_unsent_bytes:
+            self._one_frame_bytes = len(frame)  # beside that, or a record that is longer could be sent to nobody
         self.send_bytes(frame)
-        if self.unsent_bytes > self._most_unsent_bytes:
+        if self.unsent_bytes > self._most_unsent_bytes + self._one_frame_bytes:
             self.abort(f"the client has not taken {self.unsent_bytes} bytes")
 
     def deliver(self, message: ServerMessage) -> None:

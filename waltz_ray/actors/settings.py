@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from waltz_ray.config import SECTIONS, ClusterConfig, DiskConfig, build
+from waltz_ray.config import SECTIONS, ClusterConfig, DiskConfig, build, within_bounds
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import CoordinationError
@@ -104,7 +104,7 @@ def from_json(values: Mapping[str, Any]) -> Settings:
         ) from error
     try:
         for name, kind in SECTIONS.items():
-            fields[name] = build(kind, fields.get(name, {}))
+            fields[name] = build(kind, within_bounds(name, fields.get(name, {})))
         fields["disks"] = tuple(build(DiskConfig, each) for each in fields.get("disks", ()))
         return Settings(build(ClusterConfig, fields), placement)
     except (TypeError, ValueError, AttributeError) as error:

@@ -184,7 +184,7 @@ class AsyncWaltzClient(AsyncReads):
         return self._started
 
     def _check_here(self) -> None:
-        if self._started is not None:
+        if self._started is not None and not self._started.closed:
             check_loop(self._shell.loop)
 
     def __reduce__(self) -> tuple[Callable[[Address], AsyncWaltzClient], tuple[Address]]:

@@ -218,7 +218,11 @@ class OwnLoop:
         """Send it, wait for its fate, and say what that is; within ``timeout`` seconds, if they are given."""
         timeout = checked_wait(timeout)
         end_s = 0.0 if timeout is None else self.monotonic() + timeout
-        await self.offer(outbox, append, timeout)
+        try:
+            await self.offer(outbox, append, timeout)
+        except BaseException:
+            fate.waiter.cancel()  # or asyncio logs what becomes of it, if it was taken at the last moment
+            raise
         if timeout is None:
             return await self.told(outbox, append, fate)
         return await self.told(outbox, append, fate, (timeout, max(0.0, end_s - self.monotonic())))

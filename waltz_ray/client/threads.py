@@ -21,6 +21,7 @@ from waltz_ray.client.io_thread import IoThread
 from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.shell import Turn
+from waltz_ray.client.waits import result_of
 from waltz_ray.client.workers import TurnThread, WorkerPool
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendFailed, WaltzError
@@ -93,7 +94,7 @@ class Threads:
         taken: Future[None] = Future()
         outbox.stand_in_line(append, partial(_settle, taken))
         try:
-            taken.result(self._config.mount_timeout_ms / 1000 if timeout is None else timeout)
+            result_of(taken, self._config.mount_timeout_ms / 1000 if timeout is None else timeout)
         except TimeoutError:
             if outbox.leave_line(append):
                 raise (outbox.no_room_error() if timeout is None else outbox.full_error(timeout)) from None

@@ -6,7 +6,7 @@ One transaction has both: settings that are kept, and which processes may still 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +18,15 @@ from waltz_ray.protocol.rolling import RollingUpgrade
 
 __all__ = ["SettingsStore"]
 
+AsRead = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
+
 
 class SettingsStore:
     """Of ``cluster``. Holds no state; ZooKeeperUnreachable, CoordinationError for damaged bytes."""
 
-    def __init__(self, zookeeper: ZooKeeper, cluster: str) -> None:
-        self._zookeeper = zookeeper
+    def __init__(self, zookeeper: ZooKeeper, cluster: str, as_read: AsRead = lambda section, kept: kept) -> None:
+        """``as_read``: how a section that is kept is read, by whichever version it was kept."""
+        self._zookeeper, self._as_read = zookeeper, as_read
         self._root = f"/{cluster}"
         self._upgrades = UpgradeStore(zookeeper, cluster)
 
@@ -38,7 +41,9 @@ class SettingsStore:
         while True:
             info, version = complete_info(self._zookeeper, self._root)
             config = dict(info.settings["config"])
-            if not all(_is_kept(config.get(name, {}), section) for name, section in before.items()):
+            if not all(
+                _is_kept(self._as_read(name, config.get(name, {})), section) for name, section in before.items()
+            ):
                 raise CoordinationError("the settings were changed by somebody else meanwhile; compare them again")
             settings = {**info.settings, "config": {**config, **after}}
             data = info_json(replace(info, settings=settings), complete=True)

@@ -16,7 +16,7 @@ from waltz_ray.actors.settings import as_of, from_json
 from waltz_ray.actors.supervision import alive_nodes
 from waltz_ray.backup.restored import read_restored
 from waltz_ray.bring_up import Cluster, bring_up
-from waltz_ray.config import ClusterConfig
+from waltz_ray.config import ClusterConfig, within_bounds
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.settings_store import SettingsStore
@@ -186,7 +186,7 @@ def _change_settings(running: Cluster, seen: SeenCluster, changes: Sequence[Chan
     plan = list(stages(seen.config, with_settings(seen.config, changes)))
     with Members(running.name, directory=running.directory) as members:
         upgrades = UpgradeStore(members.zookeeper, running.name)
-        settings = SettingsStore(members.zookeeper, running.name)
+        settings = SettingsStore(members.zookeeper, running.name, within_bounds)
 
         def change(before: ClusterConfig, stage: SettingsStage) -> tuple[frozenset[str], Callable[..., None]]:
             old, new = asdict(before), asdict(stage.config)
@@ -210,7 +210,7 @@ def _change_settings_of_stuck(
         return
     ray_lookup.join(address)
     with Members(deployment.cluster.name, zookeeper=zookeeper) as members:
-        settings = SettingsStore(members.zookeeper, members.cluster)
+        settings = SettingsStore(members.zookeeper, members.cluster, within_bounds)
         old, new = asdict(seen.config), asdict(plan[0].config)
         changed = [name for name in SECTIONS if old[name] != new[name]]
         change_settings_of_stuck(

@@ -137,6 +137,33 @@ def test_t48_asynchronous_production_with_back_pressure() -> None:
     run(scene())
 
 
+def test_t48_who_waits_for_room_first_has_it_first() -> None:
+    """Whoever went on beginning kept what there was, and others waited for ever, the longer message first of all."""
+
+    async def scene() -> None:
+        config = replace(FAST, outstanding_bytes=1 << 20)
+        async with topic_world(partitions=1) as world, world.client(config) as client:
+            producer = client.producer()
+            for _ in range(3):
+                await producer.begin("orders", b"x" * 300_000)
+            order: list[int] = []
+
+            async def begun(size: int) -> None:
+                await producer.begin("orders", b"y" * size)
+                order.append(size)
+
+            waiting = [asyncio.create_task(begun(size)) for size in (1_000_000, 200_000, 100_000)]
+            async with compat.timeout(LIMIT_S):
+                await asyncio.sleep(0)
+                with pytest.raises(InvalidInput, match="more than outstanding_bytes"):
+                    await producer.begin("orders", b"z" * 2_000_000)
+                await begun(50_000)
+                await asyncio.gather(*waiting)
+            assert order == [1_000_000, 200_000, 100_000, 50_000]
+
+    run(scene())
+
+
 def test_t48_what_was_begun_is_before_what_is_sent_after_it() -> None:
     """What is begun is sent by a task, which has not run yet when ``begin`` returns."""
 

@@ -55,6 +55,7 @@ class AsyncTopicProducer(StaysHere):
         self._logs, self._registration, self._config = logs, registration, config
         self._outlets: dict[str, _Outlet] = {}
         self._room = Room(config.outstanding_bytes)
+        self._line = asyncio.Lock()  # for room: who comes first has it first, however much he needs
         self._begun: set[asyncio.Task[SentMessage]] = set()
         self._ahead: set[asyncio.Task[Any]] = set()  # of those, which have not taken their first step
         self._closed = False
@@ -112,11 +113,13 @@ class AsyncTopicProducer(StaysHere):
         calls."""
         await self._outlet(checked_text("a topic's name", topic))
         size = record_of(data, type, attributes, time, _SENDER, _now_ms()).size_bytes  # what cannot be sent is refused
-        while not self._room.fits(size):
-            if not self._room.used:
-                raise InvalidInput(f"a message of {size} bytes is more than outstanding_bytes")
-            await self._wait_for_room()
-        task = asyncio.get_running_loop().create_task(self.send(topic, data, type, key, partition, attributes, time))
+        if size > self._config.outstanding_bytes:
+            raise InvalidInput(f"a message of {size} bytes is more than outstanding_bytes")
+        async with self._line:
+            while not self._room.fits(size):
+                await self._wait_for_room()
+            send = self.send(topic, data, type, key, partition, attributes, time)
+            task = asyncio.get_running_loop().create_task(send)
         self._begun.add(task)
         self._ahead.add(task)
         task.add_done_callback(lambda done: self._ended(done, size))
