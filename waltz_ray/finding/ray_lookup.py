@@ -235,6 +235,8 @@ def _asked(cluster: str, method: str) -> Any:
         )
     try:
         return ray.get(getattr(manager, method).remote(), timeout=_ANSWER_TIMEOUT_S)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error  # the manager's own error, without the traceback that Ray writes into its text
     except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
         raise ClusterNotFound(
             f"the manager of cluster {cluster!r} on the Ray at {here()} does not answer ({type(error).__name__}); "
