@@ -331,6 +331,26 @@ def test_the_servers_of_a_cluster(rays: Rays) -> None:
         ray_lookup.server_handles("waltz")(4)
 
 
+def test_who_has_left_ray_asks_no_ray(rays: Rays, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client with transport="actor" goes on in its thread: Ray joined somebody's there, or started one."""
+    asked: list[str] = []
+    handle_of = ray_lookup.server_handles("waltz")
+    ray_lookup.join("a:1")
+    monkeypatch.setattr(rays, "get_actor", lambda name, namespace: types.SimpleNamespace(channel_send=name))
+    held = handle_of(1)
+    assert held.channel_send == "server/1"
+    rays.joined = ""
+    for call in ("get_actor", "list_named_actors"):
+        monkeypatch.setattr(rays, call, lambda *arguments, **options: asked.append("Ray"))
+    with pytest.raises(ConnectionError, match="this process has left Ray"):
+        handle_of(0)
+    with pytest.raises(RayNotRunning, match="this process has left Ray"):
+        ray_lookup.cluster_names()
+    with pytest.raises(ConnectionError, match="this process has left Ray"):
+        _ = held.channel_send
+    assert asked == []
+
+
 def test_what_fails_at_the_manager_is_told_as_it_is_there(rays: Rays) -> None:
     """As that there is no secret, for who wants to read from replicas; Ray's text of it is a traceback."""
     rays.fails = SecretUnusable("the secret cannot be read")
