@@ -35,11 +35,11 @@ from waltz_ray.actors.supervision import (
     end_actor,
     ensure_actor,
     ensure_data_plane,
+    ensure_keeper,
     find_actor,
     running_actors,
     statuses,
 )
-from waltz_ray.actors.zookeeper_host import ZooKeeperHost
 from waltz_ray.backup.recovery import forget_recovered, read_recovered
 from waltz_ray.backup.restored import RestoredCluster, forget_restored, read_restored
 from waltz_ray.config import ClusterConfig
@@ -306,8 +306,7 @@ class _Attempt:
 
     def _ensure_keeper(self) -> None:
         """The actor that starts the embedded ZooKeeper, or adopts it, and looks after it."""
-        arguments, namespace = (_zookeeper_directory(self._known), self._left_s()), namespace_of(self._known.name)
-        ensure_actor(ZooKeeperHost, ZOOKEEPER, namespace, arguments, threads=4, resource="node:__internal_head__")
+        ensure_keeper(self._known.name, _zookeeper_directory(self._known), self._left_s())
 
     def _ask_keeper(self) -> str:
         """Where its ZooKeeper is. CoordinationError if there is none."""

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from waltz_ray.actors import supervision
+from waltz_ray.actors.settings import Settings
+from waltz_ray.config import ClusterConfig
 
 
 class _Made:
@@ -14,13 +16,14 @@ class _Made:
 
     def __init__(self) -> None:
         self.asked: dict[str, Any] = {}
+        self.given: tuple[object, ...] = ()
 
     def options(self, **options: Any) -> _Made:
         self.asked = options
         return self
 
     def remote(self, *arguments: object) -> None:
-        return
+        self.given = arguments
 
 
 @pytest.fixture
@@ -40,3 +43,20 @@ def test_what_is_tied_to_a_disk_is_where_that_is(made: _Made) -> None:
     supervision.ensure_actor(object, "replica/0", "waltz-c", (), threads=4, resource="waltz-replica-0")
     assert made.asked["resources"].keys() == {"waltz-replica-0"}
     assert "label_selector" not in made.asked, "also if its node is labelled"
+
+
+@pytest.mark.parametrize("zookeeper", ["", "z:1"])
+def test_the_manager_has_somebody_look_after_an_embedded_zookeeper(
+    zookeeper: str, made: _Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that Ray had given up was never made again, though ``waltz doctor`` said so."""
+    monkeypatch.setattr(supervision, "ensure_data_plane", lambda settings, zookeeper: None)
+    monkeypatch.setattr(supervision, "find_actor", lambda cluster, name: None)
+    config = ClusterConfig("c", "/d", 1, 1, 1, zookeeper=zookeeper)
+    supervision.RaySupervisor("z:1").ensure(Settings(config, {}))
+    if zookeeper:
+        assert made.asked == {}
+    else:
+        assert made.asked["name"] == "zookeeper"
+        assert made.asked["resources"].keys() == {"node:__internal_head__"}
+        assert made.given == ("/d/zookeeper", 30.0)

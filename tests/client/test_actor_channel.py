@@ -115,3 +115,25 @@ def test_some_calls_at_a_time_then_it_is_busy_and_ends_once() -> None:
         assert len(handle.channel_send.calls) == 5
 
     asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def test_it_ends_also_where_the_process_has_left_ray() -> None:
+    """Nothing can be asked of the actor then, not even to close the channel."""
+
+    class Left:
+        def remote(self, *arguments: Any) -> SimpleNamespace:
+            raise ConnectionError("this process has left Ray")
+
+    async def run() -> None:
+        handle, stream = await connected()
+        handle.channel_close = handle.channel_send = Left()  # type: ignore[assignment]
+        stream.transport.write(b"x")
+        await turns()
+        assert str(stream.happened) == "[('lost', ConnectionError('this process has left Ray'))]"
+        handle, stream = await connected()
+        handle.channel_close = Left()  # type: ignore[assignment]
+        stream.transport.abort()
+        await turns()
+        assert stream.happened == [("lost", None)]
+
+    asyncio.run(asyncio.wait_for(run(), 20))

@@ -48,6 +48,7 @@ class SomebodysRay:
         monkeypatch.setattr(bringing_up, "running_actors", lambda cluster: actors)
         monkeypatch.setattr(bringing_up, "find_actor", lambda cluster, name: None)
         monkeypatch.setattr(bringing_up, "ensure_actor", lambda *arguments, **options: None)
+        monkeypatch.setattr(bringing_up, "ensure_keeper", lambda *arguments: None)
         monkeypatch.setattr(bringing_up, "ask", fail)
         monkeypatch.setattr(bringing_up, "_take_down", take_down)
 
@@ -387,6 +388,7 @@ def test_nobody_waits_for_the_actor_that_looks_after_a_zookeeper_which_runs_alre
         "alive_nodes": lambda: [NodeView("127.0.0.1", frozenset())],
         "ask": ask,
         "ensure_actor": ensure,
+        "ensure_keeper": lambda *arguments: order.append("zookeeper"),
         "ensure_data_plane": lambda settings, hosts: order.append("replicas and servers"),
         "running_actors": lambda cluster: [],
         "find_actor": lambda cluster, name: None,

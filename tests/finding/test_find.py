@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
-from waltz_ray.errors import ClusterNotFound, InvalidInput, RayNotRunning
+from waltz_ray.errors import ClusterNotFound, InvalidInput, RayNotRunning, SecretUnusable
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.finding.find import FoundCluster, find_cluster, find_on_ray, join_cluster, local_file
@@ -29,6 +29,13 @@ class Rays(types.ModuleType):
     class _TimedOut(Exception):
         pass
 
+    class _FailedThere(Exception):
+        """``RayTaskError``, whose text is a traceback."""
+
+        def __init__(self, cause: Exception) -> None:
+            super().__init__(f"ray::ClusterManager.location()\n  File\n{cause}")
+            self.cause = cause
+
     def __init__(self, clusters: dict[str, list[str]]) -> None:
         super().__init__("ray")
         self.clusters = clusters
@@ -36,8 +43,12 @@ class Rays(types.ModuleType):
         self.silent = False
         self.util = self
         self.headless = False
+        self.fails: Exception | None = None
         self.exceptions = types.SimpleNamespace(
-            RayActorError=RuntimeError, GetTimeoutError=self._TimedOut, RayError=self._TimedOut
+            RayActorError=RuntimeError,
+            GetTimeoutError=self._TimedOut,
+            RayError=self._TimedOut,
+            RayTaskError=self._FailedThere,
         )
 
     def is_initialized(self) -> bool:
@@ -64,6 +75,8 @@ class Rays(types.ModuleType):
     def get(self, zookeeper: str, timeout: float) -> dict[str, str]:
         if self.silent:
             raise self._TimedOut
+        if self.fails is not None:
+            raise self._FailedThere(self.fails)
         return {"zookeeper": zookeeper, "cluster_key": str(KEY)}
 
 
@@ -316,6 +329,34 @@ def test_the_servers_of_a_cluster(rays: Rays) -> None:
     ray_lookup.join("a:1")
     with pytest.raises(ConnectionError, match="no actor server/4 of cluster 'waltz'"):
         ray_lookup.server_handles("waltz")(4)
+
+
+def test_who_has_left_ray_asks_no_ray(rays: Rays, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client with transport="actor" goes on in its thread: Ray joined somebody's there, or started one."""
+    asked: list[str] = []
+    handle_of = ray_lookup.server_handles("waltz")
+    ray_lookup.join("a:1")
+    monkeypatch.setattr(rays, "get_actor", lambda name, namespace: types.SimpleNamespace(channel_send=name))
+    held = handle_of(1)
+    assert held.channel_send == "server/1"
+    rays.joined = ""
+    for call in ("get_actor", "list_named_actors"):
+        monkeypatch.setattr(rays, call, lambda *arguments, **options: asked.append("Ray"))
+    with pytest.raises(ConnectionError, match="this process has left Ray"):
+        handle_of(0)
+    with pytest.raises(RayNotRunning, match="this process has left Ray"):
+        ray_lookup.cluster_names()
+    with pytest.raises(ConnectionError, match="this process has left Ray"):
+        _ = held.channel_send
+    assert asked == []
+
+
+def test_what_fails_at_the_manager_is_told_as_it_is_there(rays: Rays) -> None:
+    """As that there is no secret, for who wants to read from replicas; Ray's text of it is a traceback."""
+    rays.fails = SecretUnusable("the secret cannot be read")
+    with pytest.raises(SecretUnusable) as told:
+        find_cluster("waltz", address="a:1")
+    assert told.value is rays.fails
 
 
 @pytest.mark.parametrize("name", [None, "waltz"])

@@ -44,6 +44,7 @@ __all__ = [
     "end_actor",
     "ensure_actor",
     "ensure_data_plane",
+    "ensure_keeper",
     "find_actor",
     "kv_name",
     "pulse_of",
@@ -135,6 +136,14 @@ def ensure_data_plane(settings: Settings, zookeeper: str) -> None:
             ensure_actor(_layer_actor(layer), name_of(actor_id), namespace, arguments_of_layer, threads=None)
 
 
+def ensure_keeper(cluster: str, directory: str, start_timeout_s: float = 30.0) -> None:
+    """The actor that starts the embedded ZooKeeper of ``directory``, or adopts it, and looks after it: on the head."""
+    from waltz_ray.actors.zookeeper_host import ZooKeeperHost
+
+    arguments, resource = (directory, start_timeout_s), "node:__internal_head__"
+    ensure_actor(ZooKeeperHost, ZOOKEEPER, namespace_of(cluster), arguments, threads=4, resource=resource)
+
+
 _LAYER_ACTORS = {
     "kv": "waltz_ray.kv.serving.actor:KvActor",
     "topic": "waltz_ray.topics.serving.actor:TopicActor",
@@ -157,9 +166,11 @@ class RaySupervisor:
         self._starts: dict[str, Any] = {}  # actor -> the call that has no answer yet
 
     def ensure(self, settings: Settings) -> None:
-        """All of them exist, and nobody who was removed; servers and layers have been told to start. Raises what one of
-        these answered."""
+        """All of them exist, the one that looks after an embedded ZooKeeper, too, and nobody who was removed; servers
+        and layers have been told to start. Raises what one of these answered."""
         ensure_data_plane(settings, self._zookeeper)
+        if not settings.config.zookeeper:
+            ensure_keeper(settings.config.name, os.path.join(settings.config.directory, "zookeeper"))
         for name in settings.gone:
             end_actor(settings.config.name, name)
         config = settings.config

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from waltz_ray import compat
@@ -28,7 +29,8 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 
 
 class ActorTransport:
-    """``handle_of(server_id)`` gives the handle of a server's actor; it may raise OSError, and must not block long."""
+    """``handle_of(server_id)`` gives the handle of a server's actor; it may raise OSError, and must not block long. So
+    may the handle, when the process has left Ray."""
 
     shared: Hashable | None = None
 
@@ -157,7 +159,8 @@ class _ActorChannel(asyncio.Transport):
     def abort(self) -> None:
         if not self._closing:
             self._closing = True
-            self._handle.channel_close.remote(self._name)
+            with suppress(OSError):  # this process has left Ray: the server hears nothing more, and ends it, too
+                self._handle.channel_close.remote(self._name)
             self._loop.call_soon(self._end, None)
 
     def _end(self, error: Exception | None) -> None:

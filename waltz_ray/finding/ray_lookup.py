@@ -183,6 +183,7 @@ def named_actors() -> list[dict[str, str]]:
     """``name`` and ``namespace`` of each actor that has a name. RayNotRunning if Ray's head does not answer."""
     import ray
 
+    _check_joined()
     try:
         found: list[dict[str, str]] = ray.util.list_named_actors(all_namespaces=True)
     except ray.exceptions.RayError as error:
@@ -193,16 +194,25 @@ def named_actors() -> list[dict[str, str]]:
 def find_actor(cluster: str, name: str) -> Any | None:
     """The handle of an actor of the cluster, None if there is none of that name (it may have been given up).
 
-    RayNotRunning if Ray's head does not answer, for which Ray waits a minute.
+    RayNotRunning if Ray's head does not answer, for which Ray waits a minute, or this process has left Ray.
     """
     import ray
 
+    _check_joined()
     try:
         return ray.get_actor(name, namespace=namespace_of(cluster))
     except ValueError:
         return None
     except ray.exceptions.RayError as error:
         raise _head_is_silent(error) from error
+
+
+def _check_joined() -> None:
+    """Asked by who has left it, Ray would join any that it finds, or start one: also out of a client's thread."""
+    import ray
+
+    if not ray.is_initialized():
+        raise RayNotRunning("this process has left Ray (ray.shutdown()); waltz_ray.init_ray() joins it again")
 
 
 def _head_is_silent(error: Exception) -> RayNotRunning:
@@ -235,6 +245,8 @@ def _asked(cluster: str, method: str) -> Any:
         )
     try:
         return ray.get(getattr(manager, method).remote(), timeout=_ANSWER_TIMEOUT_S)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error  # the manager's own error, without the traceback that Ray writes into its text
     except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
         raise ClusterNotFound(
             f"the manager of cluster {cluster!r} on the Ray at {here()} does not answer ({type(error).__name__}); "
@@ -243,7 +255,8 @@ def _asked(cluster: str, method: str) -> Any:
 
 
 def server_handles(cluster: str) -> Callable[[int], Any]:
-    """Handles of the partition servers' actors by server ID, for the actor transport; this process has joined Ray."""
+    """Handles of the partition servers' actors by server ID, for the actor transport; this process has joined Ray.
+    Their methods, too, are a ConnectionError when it has left."""
 
     def handle_of(server_id: int) -> Any:
         try:
@@ -252,6 +265,20 @@ def server_handles(cluster: str) -> Callable[[int], Any]:
             raise ConnectionError(str(error)) from error
         if handle is None:
             raise ConnectionError(f"there is no actor server/{server_id} of cluster {cluster!r}")
-        return handle
+        return _WhileJoined(handle)
 
     return handle_of
+
+
+class _WhileJoined:
+    """An actor's handle, of a client that may live on when its process has left Ray."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            _check_joined()
+        except RayNotRunning as error:
+            raise ConnectionError(str(error)) from error
+        return getattr(self._handle, name)
