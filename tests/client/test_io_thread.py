@@ -254,7 +254,7 @@ from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.protocol.ids import Endpoint
 
 class Directory:
-    partitions = 1
+    partitions, cluster_key = 1, ""
     def next_client_id(self): return 1
     def watch(self, callback):
         callback({0: Location(1, 1, Endpoint("127.0.0.1", int(sys.argv[1])))})
