@@ -188,16 +188,25 @@ def _was_started_here(path: Path) -> bool:
 def _family(head: LocalRay) -> list[psutil.Process]:
     """The live processes of the head's session, and those below it that opened sessions of their own."""
     process = head.process()
-    found = set(process.children(recursive=True)) if process else set()
+    session: set[psutil.Process] = set()
     for other in psutil.process_iter():
         try:
-            in_session = os.getsid(other.pid) == head.pid and other.create_time() >= head.started_at - 1
-            # A session's number is given out again, after a restart of the machine above all: then to somebody else.
-            if in_session and LOOPBACK_ONLY in other.environ():
-                found.add(other)
+            if os.getsid(other.pid) == head.pid and other.create_time() >= head.started_at - 1:
+                session.add(other)
         except (psutil.Error, OSError):  # gone, or not ours to look at
             continue
-    return list(found)
+    if process is not None:
+        return [*session.union(process.children(recursive=True))]
+    # A session's number is given out again, after a restart of the machine above all: then to somebody else.
+    return [*session] if any(map(_is_of_a_ray, session)) else []
+
+
+def _is_of_a_ray(process: psutil.Process) -> bool:
+    """By the environment that ``launch`` has given it, or by its title, which some write over that."""
+    try:
+        return LOOPBACK_ONLY in process.environ() or "".join(process.cmdline()[:1]).startswith("ray::")
+    except psutil.Error:  # gone, or not ours to look at
+        return False
 
 
 def _environment(autoscaler_metrics_port: int, dashboard_metrics_port: int) -> dict[str, str]:
