@@ -188,6 +188,17 @@ def test_a_relative_configuration_directory_does_not_count() -> None:
     assert contexts.config_file({"XDG_CONFIG_HOME": "/etc/x"}) == Path("/etc/x/waltz/contexts.json")
 
 
+def test_a_link_to_the_file_stays_one(file: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "dotfiles" / "waltz.json"
+    kept.parent.mkdir()
+    file.parent.mkdir(parents=True)
+    file.symlink_to(kept)
+    for name in ("a", "b"):
+        assert run("context", "create", name, "--dir", "/c") == 0
+        assert file.is_symlink()
+    assert {*contexts.read(kept).named} == {"a", "b"}
+
+
 def test_what_cannot_be_written_is_one_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.parent.write_text("no directory")
     assert run("context", "create", "a", "--dir", "d") == 1

@@ -208,7 +208,9 @@ def _family(head: LocalRay) -> list[psutil.Process]:
 def _looks_like_ours(process: psutil.Process, head: LocalRay) -> bool:
     """It has our temporary directory in its command line, or works in ours, as who has overwritten that line does."""
     try:
-        own = os.path.dirname(os.path.realpath(head.temporary)) if head.temporary else ""
+        if not head.temporary:  # an earlier version has not written it down
+            return LOOPBACK_ONLY in process.environ()
+        own = os.path.dirname(os.path.realpath(head.temporary))
         return any(head.temporary in each for each in process.cmdline()) or process.cwd() == own
     except psutil.Error:  # gone, or not ours to look at
         return False

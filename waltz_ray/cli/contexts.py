@@ -145,7 +145,8 @@ def changed(path: Path) -> Iterator[Contexts]:
 
 
 def write(path: Path, contexts: Contexts) -> None:
-    """Whole or not at all, for its owner only."""
+    """Whole or not at all, for its owner only. Where a link leads, as people keep such files elsewhere."""
+    path = Path(os.path.realpath(path))
     named = {name: {k: v for k, v in asdict(each).items() if v} for name, each in sorted(contexts.named.items())}
     text = json.dumps({"current": contexts.current, "contexts": named}, indent=2) + "\n"
     try:
