@@ -62,6 +62,14 @@ def test_who_has_the_number_of_a_head_of_before_is_left_alone(sessions: list[Ses
     assert somebodys.alive
 
 
+def test_nor_is_it_ended_for_a_head_whose_directory_an_earlier_version_did_not_write_down(
+    sessions: list[Session],
+) -> None:
+    for session in sessions:
+        local_ray.stop(LocalRay("LOCALHOST:1", "", session.leader.pid, 1.0))
+        assert session.alive
+
+
 def test_a_token_of_somebody_else_s_ray_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """`ray start` asks for one where ~/.ray has it, and ray.init(address=...) would not send it."""
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
