@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.topics.foreign_client import ForeignReply, payloads_of, text
+from tests.topics.foreign_client import ForeignClient, ForeignReply, payloads_of, text
 from tests.topics.members import brokers_in
 from tests.topics.real_scenes import OffsetWatch, RealTopics, RealWays, run, until
 from tests.topics.scenes import SceneMember
@@ -60,15 +60,22 @@ async def brokers(ways: RealWays) -> dict[int, int]:
     return brokers_in((await (await ways.the_master()).ask(1, PRODUCER)).texts(5))
 
 
+async def broker_of(ways: RealWays, slot: int) -> ForeignClient:
+    """The connection to who has the slot, once the master knows somebody: just after a kill it may be nobody's."""
+    while (number := (await brokers(ways)).get(slot)) is None:
+        await asyncio.sleep(0.02)  # a client asks again soon
+    return await ways.connection(number)
+
+
 async def sent(ways: RealWays, *datas: bytes, slot: int = 1, topic: str = "orders") -> list[int]:
     """Their offsets. A slot that is being moved (201) has taken nothing, and says to ask again: it goes back to an
     actor that was killed as soon as that is there again, at any time after."""
     offsets = []
-    broker = await ways.connection((await brokers(ways))[slot])
+    broker = await broker_of(ways, slot)
     for data in datas:
         while (reply := await broker.produce(topic, data)).code == 201:
             await asyncio.sleep(0.02)  # a client asks again soon
-            broker = await ways.connection((await brokers(ways))[slot])
+            broker = await broker_of(ways, slot)
         assert reply.code == 200, reply.fields
         offsets.append(reply.number(5))
     return offsets
@@ -193,7 +200,7 @@ def test_a_stopped_actor_appends_and_confirms_nothing_when_it_wakes_up(
     async def work(ways: RealWays) -> None:
         await asyncio.to_thread(topics.said, capsys, "topic", "reset", "zombies", "orders", "--to", "latest", "--yes")
         await sent(ways, b"one", b"two", slot=slot)
-        broker = await ways.connection((await brokers(ways))[slot])
+        broker = await broker_of(ways, slot)
         assert (await broker.register("zombies", "orders", "asleep")).code == 200
         assert payloads_of(await broker.pull("zombies", "orders", "asleep")) == [b"one", b"two"]
         pid = await asyncio.to_thread(topics.send_signal, zombie, signal.SIGSTOP)
