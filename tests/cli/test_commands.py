@@ -20,7 +20,7 @@ from waltz_ray.cli.up import cluster_name
 from waltz_ray.cli.verify import _replicas_of
 from waltz_ray.config import ClusterConfig, StorageConfig
 from waltz_ray.errors import ClusterNotFound, InvalidInput, RayNotRunning
-from waltz_ray.finding import cluster_file
+from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.finding.cluster_file import ClusterFile, LocalRay
 from waltz_ray.protocol.records import build_records
 from waltz_ray.storage.disk import OsDisk
@@ -306,6 +306,7 @@ def test_a_cluster_is_named_after_its_directory(directory: str, name: str) -> No
 
 def test_down_where_nothing_runs_is_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(cluster_file, "running_clusters", list)
+    monkeypatch.setattr(ray_lookup, "here", lambda: "")  # a test before this one may have joined one
     for name in ("WALTZ_DIR", "WALTZ_CLUSTER", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     assert run("down") == 0
