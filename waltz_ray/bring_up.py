@@ -323,8 +323,8 @@ def take_down(cluster: ClusterFile, progress: Progress = lambda text: None) -> N
     """End the manager, servers, replicas, our ZooKeeper and our Ray, by name and pid, nothing else. Idempotent.
 
     The data stays; ``bring_up`` of the same directory has it again. One that is under way is waited for: it would make
-    anew what is ended here, and wait in vain for what it has made. A process that is connected to Ray stays so, unless
-    that Ray is ended.
+    anew what is ended here, and wait in vain for what it has made. A program that has connected itself to Ray stays so,
+    unless that Ray is ended; one that ``bring_up`` has connected does not.
     """
     with _beside_no_other(cluster.directory, progress), _back_where_it_was():
         _take_down(cluster, progress)
@@ -332,12 +332,13 @@ def take_down(cluster: ClusterFile, progress: Progress = lambda text: None) -> N
 
 @contextmanager
 def _back_where_it_was() -> Iterator[None]:
-    """Whoever belongs to no Ray belongs to none afterwards. What a program does on its own Ray would end with that."""
-    before = ray_lookup.here()
+    """Whoever belongs to no Ray, or to one by ``bring_up`` only, belongs to none afterwards. What a program does on its
+    own Ray would end with that."""
+    own = bool(ray_lookup.here()) and not ray_lookup.joined_here()
     try:
         yield
     finally:
-        if not before:
+        if not own:
             ray_lookup.leave()
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "here",
     "is_loopback",
     "join",
+    "joined_here",
     "leave",
     "named_actors",
     "namespace_of",
@@ -40,6 +41,8 @@ _LOOPBACK = "LOCALHOST"
 _NAMESPACE_PREFIX = "waltz-"
 _CONNECT_S = 5.0
 _ANSWER_TIMEOUT_S = 30.0
+
+_joined = set[str]()  # the address of the Ray that ``join`` has connected this process to
 
 
 def namespace_of(cluster: str) -> str:
@@ -67,10 +70,16 @@ def here() -> str:
     return reachable(ray.get_runtime_context().gcs_address) if ray.is_initialized() else ""
 
 
+def joined_here() -> bool:
+    """Whether it was ``join`` that has connected this process to its Ray, and not its program."""
+    return here() in _joined
+
+
 def leave() -> None:
     """Disconnect this process from Ray. Idempotent."""
     import ray
 
+    _joined.clear()
     ray.shutdown()
 
 
@@ -93,6 +102,7 @@ def join(address: str, **options: Any) -> str:
         ray.init(address, **{"log_to_driver": False, "logging_level": logging.WARNING} | options)
     except (ConnectionError, RuntimeError) as error:
         raise RayNotRunning(f"Ray at {address} cannot be joined: {str(error).splitlines()[0]}") from error
+    _joined.add(address)
     return address
 
 
