@@ -120,10 +120,11 @@ def test_what_is_only_slow_is_left_running(tmp_path: Path, monkeypatch: pytest.M
 
 
 class OwnRay:
-    """The Ray that this process is connected to, "" for none."""
+    """The Ray that this process is connected to, "" for none, by its program or by us."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, address: str, by_us: bool = False) -> None:
         self.address = address
+        monkeypatch.setattr(ray_lookup, "joined_here", lambda: by_us)
         monkeypatch.setattr(ray_lookup, "here", lambda: self.address)
         monkeypatch.setattr(ray_lookup, "join", self._join)
         monkeypatch.setattr(ray_lookup, "leave", lambda: setattr(self, "address", ""))
@@ -158,15 +159,16 @@ def test_a_process_is_on_the_ray_that_it_was_on_after_a_failure(
     assert ray.address == before
 
 
-@pytest.mark.parametrize("before", ["h:1", ""])
+@pytest.mark.parametrize(("before", "by_us", "after"), [("h:1", False, "h:1"), ("", False, ""), ("h:1", True, "")])
 def test_who_takes_a_cluster_down_on_his_own_ray_stays_there(
-    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    before: str, by_us: bool, after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ray = OwnRay(monkeypatch, before)
+    """Whom ``bring_up`` has connected does not, or he could have no cluster with another Ray afterwards."""
+    ray = OwnRay(monkeypatch, before, by_us)
     monkeypatch.setattr(bringing_up, "running_actors", lambda cluster: [])
     cluster_file.write(ClusterFile("c", str(tmp_path), 4, 3, 2, address="h:1", zookeeper="z:1", embedded=False))
     take_down_in(tmp_path)
-    assert ray.address == before
+    assert ray.address == after
     known = cluster_file.read(tmp_path)
     assert known is not None
     assert not known.running

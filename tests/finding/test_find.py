@@ -123,9 +123,11 @@ def test_an_address_names_a_ray_and_its_only_cluster(rays: Rays) -> None:
     assert find_cluster("waltz", address="a:1").zookeeper == "zk of a:1"
     with pytest.raises(ClusterNotFound, match="no cluster 'shop' runs on the Ray at a:1; running there: waltz"):
         find_cluster("shop", address="a:1")
+    assert ray_lookup.joined_here(), "and not its program"
     with pytest.raises(RayNotRunning, match=r"connected to the Ray at a:1, not b:1; ray\.shutdown\(\) first"):
         find_cluster(address="b:1")
     rays.joined = ""
+    assert not ray_lookup.joined_here()
     with pytest.raises(ClusterNotFound, match="several clusters run on the Ray at b:1: other, waltz; say which"):
         find_cluster(address="b:1")
     rays.joined = ""
