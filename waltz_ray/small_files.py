@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO, Any
 
 from waltz_ray.errors import InvalidInput
 
@@ -15,6 +16,7 @@ __all__ = [
     "read_small_file",
     "replace_small_file",
     "sync_directory",
+    "sync_file",
 ]
 
 MOST_FILE_BYTES = 1 << 20
@@ -48,8 +50,7 @@ def replace_small_file(path: Path, text: str, mode: int) -> None:
     temporary = path.with_suffix(".new")
     with open(temporary, "w", opener=opener(mode)) as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+        sync_file(file)
     temporary.replace(path)
     sync_directory(path.parent)
 
@@ -68,6 +69,12 @@ def make_directories(path: str | os.PathLike[str], mode: int) -> None:
             raise
     with contextlib.suppress(PermissionError):  # there are directories in which we may make something, and not look
         sync_directory(parent)
+
+
+def sync_file(file: IO[Any]) -> None:
+    """What was written into it stays, not yet its name. OSError."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def sync_directory(directory: str | os.PathLike[str]) -> None:

@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from waltz_ray.errors import InvalidInput
+from waltz_ray.small_files import sync_directory
 
 __all__ = ["LoadCursor", "LoadedRows", "open_cursor"]
 
@@ -114,11 +115,7 @@ class LoadCursor:
         while text:
             text = text[os.write(self._descriptor, text) :]
         os.fsync(self._descriptor)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_directory(self._path.parent)
 
     def remove(self) -> None:
         """The load has ended, or has not begun."""

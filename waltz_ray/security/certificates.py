@@ -11,7 +11,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -19,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from waltz_ray.errors import InvalidInput
-from waltz_ray.small_files import sync_directory
+from waltz_ray.small_files import sync_directory, sync_file
 
 __all__ = ["AUTHORITY", "SERVER", "Made", "make_certificates"]
 
@@ -173,20 +172,15 @@ def _write(path: Path, key_path: Path, certificate: x509.Certificate, key: ec.El
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     new = path.with_name(f"{path.name}.new")
     with open(new, "wb") as file:
-        _write_through(file, certificate.public_bytes(serialization.Encoding.PEM))
+        file.write(certificate.public_bytes(serialization.Encoding.PEM))
+        sync_file(file)  # what is there is nobody's to replace: an empty file that a loss of power leaves, too
     handle = os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(handle, "wb") as file:
-            _write_through(file, pem)
+            file.write(pem)
+            sync_file(file)
         new.rename(path)
     except BaseException:
         key_path.unlink()
         raise
     sync_directory(path.parent)
-
-
-def _write_through(file: BinaryIO, data: bytes) -> None:
-    """What is there under its name stays, as nobody's to replace: an empty file that a loss of power leaves, too."""
-    file.write(data)
-    file.flush()
-    os.fsync(file.fileno())

@@ -16,6 +16,7 @@ import threading
 
 from waltz_ray.errors import SecretUnusable
 from waltz_ray.protocol.authentication import SECRET_BYTES, Secret
+from waltz_ray.small_files import sync_directory, sync_file
 
 __all__ = ["SecretFile", "make_secret"]
 
@@ -35,14 +36,9 @@ def make_secret(path: str) -> bool:
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(handle, "w") as file:
             file.write(f"{_MARK}{os.urandom(SECRET_BYTES).hex()}\n")
-            file.flush()
-            os.fsync(file.fileno())
+            sync_file(file)
         os.rename(new, path)
-        directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(os.path.dirname(path) or ".")
     except OSError as error:
         raise SecretUnusable(f"the cluster's secret cannot be written to {path}: {error.strerror}") from error
     return True
