@@ -36,7 +36,6 @@ from waltz_ray.actors.supervision import (
     ensure_actor,
     ensure_data_plane,
     ensure_keeper,
-    find_actor,
     running_actors,
     statuses,
 )
@@ -44,7 +43,7 @@ from waltz_ray.backup.recovery import forget_recovered, read_recovered
 from waltz_ray.backup.restored import RestoredCluster, forget_restored, read_restored
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterInfo, ClusterStore
-from waltz_ray.coordination.embedded import EmbeddedZooKeeper
+from waltz_ray.coordination.embedded import EmbeddedZooKeeper, zookeeper_directory
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.snapshot import plant_recovered
 from waltz_ray.coordination.space_store import SpaceStore
@@ -61,7 +60,7 @@ from waltz_ray.errors import (
 )
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.finding.cluster_file import ClusterFile
-from waltz_ray.finding.ray_lookup import MANAGER, namespace_of, reachable
+from waltz_ray.finding.ray_lookup import MANAGER, find_actor, namespace_of, reachable
 from waltz_ray.guarding import guards_of_file, guards_with_rights
 from waltz_ray.interruption import interruptible, undisturbed, undisturbed_moment
 from waltz_ray.protocol.placement import NodeView, place_replicas
@@ -272,13 +271,13 @@ class _Attempt:
         if self._known.ray is not None:
             local_ray.stop(self._known.ray)  # its head was killed: what it left behind holds the replicas' locks
         if self._known.embedded:
-            EmbeddedZooKeeper(_zookeeper_directory(self._known)).check_directory()
+            EmbeddedZooKeeper(zookeeper_directory(self._known.directory)).check_directory()
         self._progress("starting Ray")
         with undisturbed_moment():  # no process that is not written down
             head = local_ray.launch(Path(self._known.directory))
             self._note(replace(self._known, address=head.address, ray=head))
         if self._known.embedded:  # meanwhile; the actor adopts it. Sessions of before a crash begin to end, too
-            EmbeddedZooKeeper(_zookeeper_directory(self._known)).launch()
+            EmbeddedZooKeeper(zookeeper_directory(self._known.directory)).launch()
             self._zookeeper_began = True
         local_ray.wait_until_started(head, self._left_s())
 
@@ -288,7 +287,9 @@ class _Attempt:
             return replace(known, zookeeper=self._config.zookeeper)
         self._progress("starting ZooKeeper")
         if self._zookeeper_began:
-            return replace(known, zookeeper=EmbeddedZooKeeper(_zookeeper_directory(known)).start(self._left_s()))
+            return replace(
+                known, zookeeper=EmbeddedZooKeeper(zookeeper_directory(known.directory)).start(self._left_s())
+            )
         self._ensure_keeper()
         return replace(known, zookeeper=self._ask_keeper())
 
@@ -306,14 +307,14 @@ class _Attempt:
 
     def _ensure_keeper(self) -> None:
         """The actor that starts the embedded ZooKeeper, or adopts it, and looks after it."""
-        ensure_keeper(self._known.name, _zookeeper_directory(self._known), self._left_s())
+        ensure_keeper(self._known.name, self._known.directory, self._left_s())
 
     def _ask_keeper(self) -> str:
         """Where its ZooKeeper is. CoordinationError if there is none."""
         try:
             return str(ask(self._known.name, ZOOKEEPER, "connect_string", self._left_s()))
         except ClusterNotFound as error:
-            log = f"{_zookeeper_directory(self._known)}/zookeeper.log"
+            log = f"{zookeeper_directory(self._known.directory)}/zookeeper.log"
             raise CoordinationError(
                 f"ZooKeeper does not start: {error}; look into {log}, or give --timeout more seconds"
             ) from error
@@ -397,12 +398,7 @@ def _end_processes(cluster: ClusterFile) -> None:
             ray_lookup.leave()
         local_ray.stop(cluster.ray)
     if cluster.embedded:
-        EmbeddedZooKeeper(_zookeeper_directory(cluster)).stop()
-
-
-def _zookeeper_directory(cluster: ClusterFile) -> str:
-    """Of the embedded one."""
-    return os.path.join(cluster.directory, "zookeeper")
+        EmbeddedZooKeeper(zookeeper_directory(cluster.directory)).stop()
 
 
 def cluster_status(name: str, timeout_s: float = 20.0) -> ClusterStatus:

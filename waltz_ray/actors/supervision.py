@@ -18,10 +18,10 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 
 from waltz_ray.actors.pulse import ActorPulse
 from waltz_ray.actors.settings import Settings
+from waltz_ray.coordination.embedded import zookeeper_directory
 from waltz_ray.coordination.zookeeper_access import ZOOKEEPER_VARIABLES
 from waltz_ray.errors import ClusterNotFound
-from waltz_ray.finding import ray_lookup
-from waltz_ray.finding.ray_lookup import MANAGER, namespace_of
+from waltz_ray.finding.ray_lookup import MANAGER, find_actor, named_actors, namespace_of
 from waltz_ray.protocol.placement import NodeView
 from waltz_ray.runtime.status import (
     ActorState,
@@ -45,7 +45,6 @@ __all__ = [
     "ensure_actor",
     "ensure_data_plane",
     "ensure_keeper",
-    "find_actor",
     "kv_name",
     "pulse_of",
     "replica_name",
@@ -137,10 +136,11 @@ def ensure_data_plane(settings: Settings, zookeeper: str) -> None:
 
 
 def ensure_keeper(cluster: str, directory: str, start_timeout_s: float = 30.0) -> None:
-    """The actor that starts the embedded ZooKeeper of ``directory``, or adopts it, and looks after it: on the head."""
+    """The actor that starts the embedded ZooKeeper of a cluster's ``directory``, or adopts it, and looks after it: on
+    the head."""
     from waltz_ray.actors.zookeeper_host import ZooKeeperHost
 
-    arguments, resource = (directory, start_timeout_s), "node:__internal_head__"
+    arguments, resource = (zookeeper_directory(directory), start_timeout_s), "node:__internal_head__"
     ensure_actor(ZooKeeperHost, ZOOKEEPER, namespace_of(cluster), arguments, threads=4, resource=resource)
 
 
@@ -170,7 +170,7 @@ class RaySupervisor:
         and layers have been told to start. Raises what one of these answered."""
         ensure_data_plane(settings, self._zookeeper)
         if not settings.config.zookeeper:
-            ensure_keeper(settings.config.name, os.path.join(settings.config.directory, "zookeeper"))
+            ensure_keeper(settings.config.name, settings.config.directory)
         for name in settings.gone:
             end_actor(settings.config.name, name)
         config = settings.config
@@ -197,11 +197,6 @@ class RaySupervisor:
         except Exception as error:  # noqa: BLE001 - the server's own words, whatever they are
             return _last_line(error)
         return ""
-
-
-def find_actor(cluster: str, name: str) -> Handle | None:
-    """The actor's handle, None if there is none of that name (it may have been given up). RayNotRunning."""
-    return ray_lookup.find_actor(cluster, name)
 
 
 def ask(cluster: str, name: str, method: str, timeout_s: float, *arguments: object) -> Any:
@@ -246,7 +241,7 @@ def alive_nodes() -> list[NodeView]:
 
 def running_actors(cluster: str) -> list[str]:
     """Names of the cluster's actors, the manager first, ZooKeeper last: the order to end them in."""
-    names = [entry["name"] for entry in ray_lookup.named_actors() if entry["namespace"] == namespace_of(cluster)]
+    names = [entry["name"] for entry in named_actors() if entry["namespace"] == namespace_of(cluster)]
     return sorted(names, key=lambda name: (name != MANAGER, name == ZOOKEEPER, *_order_of_ending(name)))
 
 

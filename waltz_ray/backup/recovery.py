@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from waltz_ray.config import StorageConfig
+from waltz_ray.coordination.embedded import zookeeper_directory
 from waltz_ray.coordination.snapshot import RecoveredNodes, info_in
 from waltz_ray.errors import Corruption, InvalidInput, StorageError, WaltzError
 from waltz_ray.finding import cluster_file
@@ -116,7 +117,7 @@ def apply_recovery(plan: RecoveryPlan, into: str, progress: Progress = lambda te
     undecided, or ZooKeeper's data is there."""
     if plan.undecided:
         raise InvalidInput(f"{len(plan.undecided)} partitions are undecided; nothing was changed")
-    left = next((Path(into) / "zookeeper").rglob("log.*"), None)
+    left = next(Path(zookeeper_directory(into)).rglob("log.*"), None)
     if left is not None:
         raise InvalidInput(
             f"ZooKeeper's data is still there ({left}): bring the cluster up with it, or, if it is damaged, move it "

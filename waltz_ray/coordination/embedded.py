@@ -28,7 +28,7 @@ from waltz_ray.coordination.java import find_java
 from waltz_ray.errors import CoordinationError, InvalidInput
 from waltz_ray.small_files import make_directories, replace_small_file, sync_directory
 
-__all__ = ["EmbeddedZooKeeper"]
+__all__ = ["EmbeddedZooKeeper", "zookeeper_directory"]
 
 _LOOPBACK = "127.0.0.1"
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"  # of one server, too: the other main class purges nothing
@@ -80,6 +80,11 @@ appender.file.strategy.max = 2
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
 """
+
+
+def zookeeper_directory(directory: str) -> str:
+    """Of the embedded one of the cluster in ``directory``."""
+    return os.path.join(directory, "zookeeper")
 
 
 class EmbeddedZooKeeper:
