@@ -645,7 +645,11 @@ class DiskConfig:
 
 
 SECTIONS: Mapping[str, type[Any]] = {
-    **{"storage": StorageConfig, "server": ServerConfig, "kv": KvConfig, "topics": TopicConfig, "http": HttpConfig},
+    "server": ServerConfig,
+    "storage": StorageConfig,
+    "kv": KvConfig,
+    "topics": TopicConfig,
+    "http": HttpConfig,
 }
 """Of a cluster's configuration: the fields that are settings of a kind of process, and their classes."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from waltz_ray.config import PORTS_OF_AN_ACTOR, ClusterConfig
+from waltz_ray.config import PORTS_OF_AN_ACTOR, SECTIONS, ClusterConfig
 from waltz_ray.errors import ConfigError
 from waltz_ray.guarding import guards_of_file, guards_with_rights
 from waltz_ray.net.tls import client_context, server_context
@@ -19,9 +19,7 @@ __all__ = ["check_files", "check_layers_come_in", "check_ports", "check_settings
 
 _CHANGED_BY = "waltz apply changes settings of a cluster that runs (docs/deployment.md)"
 
-
 _LAST_PORT = 65_535
-_SECTIONS = ("server", "storage", "kv", "topics", "http")
 _TLS_FILES = ("tls_certificate", "tls_key", "tls_clients", "tls_authority")
 
 
@@ -32,7 +30,7 @@ def check_files(config: ClusterConfig, here: bool) -> None:
     Else they would try to begin again and again, and the cluster not be up before somebody looks why."""
     if config.secret_file and not os.path.isabs(config.secret_file):
         raise ConfigError(f"secret_file must be an absolute path, not {config.secret_file!r}")
-    for section in _SECTIONS:
+    for section in SECTIONS:
         part = getattr(config, section)
         files = {name: getattr(part, name, "") for name in _TLS_FILES}
         for name, path in files.items():

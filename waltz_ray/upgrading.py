@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,7 +16,7 @@ from waltz_ray.members import Members
 from waltz_ray.protocol.cluster_members import ClusterMembers
 from waltz_ray.protocol.rolling import UNSEEN, RollingUpgrade, in_order
 from waltz_ray.runtime.findings import what_is_not_whole
-from waltz_ray.runtime.status import ClusterStatus
+from waltz_ray.runtime.status import ActorStatus, ClusterStatus
 
 __all__ = [
     "UpgradeHands",
@@ -64,12 +64,7 @@ class UpgradeResult:
 def processes_of(view: ClusterStatus) -> dict[str, int | None]:
     """The process of each actor, by its name."""
     found: dict[str, int | None] = {"cluster-manager": view.manager.pid}
-    for kind, actors in (
-        *(("server", view.servers), ("replica", view.replicas), ("kv", view.kv), ("topic", view.topics)),
-    ):
-        for number, status in actors.items():
-            found[f"{kind}/{number}"] = status.pid
-    return found
+    return found | {f"{kind}/{number}": status.pid for kind, number, status in _actors(view)}
 
 
 def upgrade_plan(store: UpgradeStore, hands: UpgradeHands) -> list[str]:
@@ -165,13 +160,15 @@ def _not_serving(view: ClusterStatus | None, kinds: Container[str]) -> list[str]
     """Of the actors of these kinds, those that do not serve; of a cluster without a manager nothing is known."""
     if view is None:
         return []
-    actors = (("server", view.servers), ("replica", view.replicas), ("kv", view.kv), ("topic", view.topics))
-    return [
-        f"{kind}/{number}"
-        for kind, statuses in actors
-        for number, status in statuses.items()
-        if kind in kinds and not status.serving
-    ]
+    return [f"{kind}/{n}" for kind, n, status in _actors(view) if kind in kinds and not status.serving]
+
+
+def _actors(view: ClusterStatus) -> Iterator[tuple[str, int, ActorStatus]]:
+    """(kind, number, what it says) of each but the manager."""
+    by_kind = ("server", view.servers), ("replica", view.replicas), ("kv", view.kv), ("topic", view.topics)
+    for kind, statuses in by_kind:
+        for number, status in statuses.items():
+            yield kind, number, status
 
 
 @dataclass

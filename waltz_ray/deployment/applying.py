@@ -24,7 +24,7 @@ from waltz_ray.coordination.upgrade_store import UpgradeStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.deployment.difference import Change, SeenCluster, Verb, difference, with_settings
 from waltz_ray.deployment.file import Deployment
-from waltz_ray.deployment.stages import SECTIONS, SettingsStage, stages
+from waltz_ray.deployment.stages import SECTIONS, stages
 from waltz_ray.errors import ClusterMismatch, ClusterNotFound
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.guarding import guards_with_rights
@@ -186,16 +186,11 @@ def _change_settings(running: Cluster, seen: SeenCluster, changes: Sequence[Chan
     plan = list(stages(seen.config, with_settings(seen.config, changes)))
     with Members(running.name, directory=running.directory) as members:
         upgrades = UpgradeStore(members.zookeeper, running.name)
-        settings = SettingsStore(members.zookeeper, running.name, within_bounds)
-
-        def change(before: ClusterConfig, stage: SettingsStage) -> tuple[frozenset[str], Callable[..., None]]:
-            old, new = asdict(before), asdict(stage.config)
-            changed = [name for name in SECTIONS if old[name] != new[name]]
-            return stage.kinds, partial(settings.change, _only(old, changed), _only(new, changed))
-
         if plan or upgrades.read() is not None:
+            change = partial(_kept_by, SettingsStore(members.zookeeper, running.name, within_bounds))
             befores = [seen.config, *(stage.config for stage in plan)]
-            change_settings(upgrades, hands_of(members), map(change, befores, plan), progress, _STEP_S)
+            kept = ((stage.kinds, change(before, stage.config)) for before, stage in zip(befores, plan, strict=False))
+            change_settings(upgrades, hands_of(members), kept, progress, _STEP_S)
 
 
 def _change_settings_of_stuck(
@@ -210,21 +205,17 @@ def _change_settings_of_stuck(
         return
     ray_lookup.join(address)
     with Members(deployment.cluster.name, zookeeper=zookeeper) as members:
+        upgrades = UpgradeStore(members.zookeeper, members.cluster)
         settings = SettingsStore(members.zookeeper, members.cluster, within_bounds)
-        old, new = asdict(seen.config), asdict(plan[0].config)
-        changed = [name for name in SECTIONS if old[name] != new[name]]
-        change_settings_of_stuck(
-            UpgradeStore(members.zookeeper, members.cluster),
-            hands_of(members),
-            plan[0].kinds,
-            partial(settings.change, _only(old, changed), _only(new, changed), instead=True),
-            progress,
-            _STUCK_S,
-        )
+        begin = partial(_kept_by(settings, seen.config, plan[0].config), instead=True)
+        change_settings_of_stuck(upgrades, hands_of(members), plan[0].kinds, begin, progress, _STUCK_S)
 
 
-def _only(config: dict[str, Any], sections: Sequence[str]) -> dict[str, Any]:
-    return {name: config[name] for name in sections}
+def _kept_by(settings: SettingsStore, before: ClusterConfig, after: ClusterConfig) -> Callable[..., None]:
+    """Keeps the sections in which these differ, and begins the upgrade that it is given."""
+    old, new = asdict(before), asdict(after)
+    changed = [name for name in SECTIONS if old[name] != new[name]]
+    return partial(settings.change, {name: old[name] for name in changed}, {name: new[name] for name in changed})
 
 
 def _spaces_of(deployment: Deployment, changes: Sequence[Change]) -> list[Change]:
