@@ -60,7 +60,9 @@ class ClientConnection(ClientPeer, GreetedStream):
 
     def __init__(self, connection_id: int, server: Server) -> None:
         config = server.config
-        busy_bytes = min(_UNSENT_BYTES, max(config.client_unsent_bytes, _LEAST_UNSENT_BYTES) // 2)
+        self._most_unsent_bytes = max(config.client_unsent_bytes, _LEAST_UNSENT_BYTES)
+        self._one_frame_bytes = 0
+        busy_bytes = min(_UNSENT_BYTES, self._most_unsent_bytes // 2)
         ClientPeer.__init__(self, connection_id, server)
         GreetedStream.__init__(
             self,
@@ -74,7 +76,6 @@ class ClientConnection(ClientPeer, GreetedStream):
         )
         self._server = server
         self._half_frame = HalfFrame(server.half_frames, self._greeted, self)
-        self._most_unsent_bytes, self._one_frame_bytes = max(config.client_unsent_bytes, _LEAST_UNSENT_BYTES), 0
         self._channels: dict[int, ClientChannel] = {}
         self._dialect: OriginalDialect | None = None
         self._answers = Answers(self, server)

@@ -173,7 +173,7 @@ class Reading:
                 cluster_key=locations.cluster_key,
             )
 
-            clock = stack.enter_context(self._server_reader(locations))
+            clock = stack.enter_context(self.server_reader(locations))
 
             def read_headers(wanted: Range) -> Iterator[tuple[int, Any]]:
                 for feed in headers.read_headers(*wanted):
@@ -187,7 +187,7 @@ class Reading:
             assert self.keyring is not None
             reader = stack.enter_context(ReplicaReader(locations.replicas, self.keyring, first=locations.first))
         else:
-            reader = stack.enter_context(self._server_reader(locations))
+            reader = stack.enter_context(self.server_reader(locations))
 
         def read_records(wanted: Range) -> Iterator[tuple[int, Any]]:
             for batch in reader.read_range(*wanted, max_bytes=_BATCH_BYTES):
@@ -198,9 +198,11 @@ class Reading:
 
         return read_records
 
-    def _server_reader(self, locations: Locations) -> RangeReader:
+    def server_reader(self, locations: Locations, timeout_s: float = _ALONE_S) -> RangeReader:
+        """Reads from the servers, and gives up one question after ``timeout_s``."""
         return RangeReader(
             locations.resolve,
+            timeout_s,
             first=locations.first,
             credentials=locations.shown(self.credentials),
             cluster_key=locations.cluster_key,
@@ -227,13 +229,8 @@ class Marks:
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
         self.locations = Locations(reading.where, reading.cluster, reading.space)
-        replicas, first = reading.source == "replica", self.locations.first
-        timeout_s, credentials = _SERVER_S if replicas else _ALONE_S, self.locations.shown(reading.credentials)
-        key = self.locations.cluster_key
-        self._server = RangeReader(
-            self.locations.resolve, timeout_s, first=first, credentials=credentials, cluster_key=key
-        )
-        keyring = reading.keyring
+        self._server = reading.server_reader(self.locations, _SERVER_S if reading.source == "replica" else _ALONE_S)
+        first, keyring = self.locations.first, reading.keyring
         self._replica = ReplicaReader(self.locations.replicas, keyring, first=first) if keyring is not None else None
 
     def high_water_mark(self, partition_id: int) -> int:
