@@ -246,15 +246,21 @@ def test_corruption_of_a_control_file_is_not_hidden(disks: Disks) -> None:
         plan_recovery(disks.directories)
 
 
+def whole(directory: Path) -> tuple[ClusterConfig, Disks]:
+    """A cluster in there of which all replicas are left, and what they remember of it."""
+    config = ClusterConfig("c", str(directory), 2, 3, 2)
+    disks = Disks(directory, to_json(Settings(config, dict.fromkeys(range(3), "CPU"))))
+    for number in range(3):
+        disks.replica(number, (20, 0, 4))
+    disks.remember()
+    return config, disks
+
+
 def test_a_cluster_whose_file_is_lost_too_is_brought_up_and_no_other_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with the disk of the node on which it was brought up: that had ZooKeeper's data, too."""
-    config = ClusterConfig("c", str(tmp_path), 2, 3, 2)
-    disks = Disks(tmp_path, to_json(Settings(config, dict.fromkeys(range(3), "CPU"))))
-    for number in range(3):
-        disks.replica(number, (20, 0, 4))
-    disks.remember()
+    config, disks = whole(tmp_path)
     server = MemoryZooKeeperServer()
     monkeypatch.setattr(bring_up, "KazooZooKeeper", lambda zookeeper: server.client())
     with pytest.raises(ClusterMismatch, match=r"replica-\d is a replica of a cluster already.*: waltz recover"):
@@ -277,11 +283,7 @@ def test_what_was_planted_is_not_planted_again_when_zookeeper_is_lost_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``waltz up`` was killed when the nodes were there and the file was not renamed yet. Spaces were added since."""
-    config = ClusterConfig("c", str(tmp_path), 2, 3, 2)
-    disks = Disks(tmp_path, to_json(Settings(config, dict.fromkeys(range(3), "CPU"))))
-    for number in range(3):
-        disks.replica(number, (20, 0, 4))
-    disks.remember()
+    config, disks = whole(tmp_path)
     apply_recovery(plan_recovery(disks.directories), str(tmp_path))
     known = ClusterFile("c", str(tmp_path), 2, 3, 2, zookeeper="anywhere", key=str(disks.key))
     server = MemoryZooKeeperServer()

@@ -293,10 +293,8 @@ def test_a_forked_child_has_an_io_thread_of_its_own(server: FakeServer, make_cli
     assert client.append(0, b"parent again").result(PATIENCE_S) == 2
 
 
-_FORKED = """
-import os, signal, sys
+_REFUSED = """
 from waltz_ray.errors import ClientClosed
-from waltz_ray.testing import InMemoryCluster
 
 def refused(call):
     try:
@@ -304,6 +302,11 @@ def refused(call):
     except ClientClosed:
         return
     raise AssertionError(call)
+"""
+
+_FORKED = """
+import os, signal, sys
+from waltz_ray.testing import InMemoryCluster
 
 with InMemoryCluster(partitions=1) as cluster, cluster.connect() as client:
     client.append(0, b"a").result(20)
@@ -326,25 +329,17 @@ with InMemoryCluster(partitions=1) as cluster, cluster.connect() as client:
 
 
 def test_a_client_of_the_parent_is_closed_in_a_forked_child_and_leaves_the_parents_alone() -> None:
-    subprocess.run([sys.executable, "-c", _FORKED], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", _REFUSED + _FORKED], check=True, timeout=60)
 
 
 _FORKED_AND_WAITS = """
 import os, signal
 from waltz_ray import TransactionContext
-from waltz_ray.errors import ClientClosed
 from waltz_ray.testing import InMemoryCluster
 
 class Simple(TransactionContext):
     def partition_id(self, partitions): return 0
     def execute(self, builder): builder.data = b"a"; return True
-
-def refused(call):
-    try:
-        call()
-    except ClientClosed:
-        return
-    raise AssertionError(call)
 
 with InMemoryCluster(partitions=1) as cluster, cluster.connect() as client:
     client.submit(Simple()).result(20)
@@ -367,7 +362,7 @@ with InMemoryCluster(partitions=1) as cluster, cluster.connect() as client:
 
 
 def test_nobody_waits_in_a_forked_child_for_what_its_parent_has_begun() -> None:
-    subprocess.run([sys.executable, "-c", _FORKED_AND_WAITS], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", _REFUSED + _FORKED_AND_WAITS], check=True, timeout=60)
 
 
 _CLOSED_AT_THE_END = """

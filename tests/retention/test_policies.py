@@ -84,10 +84,11 @@ class Kept:
         self.store = cluster._store
         cluster._do(lambda: self.store.spaces.set("log", settings))
 
-    def look(self) -> dict[int, int]:
+    def look(self, *remembering: Retention) -> dict[int, int]:
+        """The marks after a look of these; of none of them: of each server's, which has asked nothing yet."""
+
         async def look() -> dict[int, int]:
-            for server, _ in self.cluster._running.values():
-                retention = Retention(server, 1.0)  # which has asked nothing yet
+            for retention in remembering or [Retention(server, 1.0) for server, _ in self.cluster._running.values()]:
                 retention.follow(self.store.spaces.table())
                 await retention.look()
             return self.store.trims.marks()
@@ -149,21 +150,15 @@ def test_a_server_whose_clock_is_behind_gives_up_nothing_too_early(
         [(server, _)] = cluster._running.values()
         server.now_ms = lambda: 1_000  # 1970: a machine without a battery that NTP has not reached
         retention = Retention(server, 1.0)
-
-        async def look() -> dict[int, int]:
-            retention.follow(kept.store.spaces.table())
-            await retention.look()
-            return kept.store.trims.marks()
-
-        assert cluster._started.call(look()) == {}
+        assert kept.look(retention) == {}
         for minutes in range(5):
             client.append(0, b"x").result()
             now_s = 1_000.0 + 600 * minutes
-            assert cluster._started.call(look()) == {}, "what was just appended is not an hour old"
+            assert kept.look(retention) == {}, "what was just appended is not an hour old"
         now_s = 1_000.0 + 3_600 + 601
-        assert cluster._started.call(look()) == {0: 2}, "the first two were there an hour ago"
+        assert kept.look(retention) == {0: 2}, "the first two were there an hour ago"
         now_s += 3_600
-        assert cluster._started.call(look()) == {0: 5}
+        assert kept.look(retention) == {0: 5}
 
 
 def test_what_others_have_committed_in_between_is_as_old_as_it_is_dated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,21 +168,15 @@ def test_what_others_have_committed_in_between_is_as_old_as_it_is_dated(monkeypa
         kept = Kept(cluster, retention_ms=60_000)
         [(server, _)] = cluster._running.values()
         retention = Retention(server, 1.0)
-
-        async def look() -> dict[int, int]:
-            retention.follow(kept.store.spaces.table())
-            await retention.look()
-            return kept.store.trims.marks()
-
-        assert cluster._started.call(look()) == {}
+        assert kept.look(retention) == {}
         for _ in range(5):
             client.append(0, b"x").result()
         clock.now += timedelta(hours=1)
         now_s += 10
-        assert cluster._started.call(look()) == {}, "they were appended within these ten seconds"
+        assert kept.look(retention) == {}, "they were appended within these ten seconds"
         server.assigned[0] += 1  # the partition was another server's
         now_s += 10
-        assert cluster._started.call(look()) == {0: 5}
+        assert kept.look(retention) == {0: 5}
 
 
 def test_what_a_hold_keeps_stays() -> None:
