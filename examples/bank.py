@@ -38,10 +38,12 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from waltz_ray import SQLAlchemyCallbacks, Transaction, TransactionBuilder, TransactionContext, WaltzClient, connect
-from waltz_ray.bring_up import bring_up, cluster_status, missing, take_down_in
+from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig
 from waltz_ray.errors import PartitionNotReady, WaltzError
 from waltz_ray.interruption import undisturbed
+from waltz_ray.readiness import cluster_status, missing
+from waltz_ray.take_down import take_down_in
 from waltz_ray.testing import local_postgres
 
 OPENING_BALANCE = 1000

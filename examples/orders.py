@@ -31,11 +31,13 @@ from rich.console import Console
 from rich.table import Table
 
 from waltz_ray import init_ray, topics
-from waltz_ray.bring_up import bring_up, cluster_status, missing, take_down_in
+from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig, TopicConfig
 from waltz_ray.errors import TopicRefused, WaltzError
 from waltz_ray.interruption import undisturbed
+from waltz_ray.readiness import cluster_status, missing
 from waltz_ray.spaces import Spaces
+from waltz_ray.take_down import take_down_in
 
 TOPIC, PARTITIONS, KINDS = "orders", 4, ("book", "record", "toy")
 GROUPS = ("billing", "packing", "statistics")

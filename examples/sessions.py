@@ -30,10 +30,12 @@ from typing import Any
 import ray
 
 from waltz_ray import JsonCodec, init_ray, kv
-from waltz_ray.bring_up import bring_up, cluster_status, missing, take_down_in
+from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig, KvConfig
 from waltz_ray.errors import KvConflict, KvLockLost, KvLockTaken, KvNotReady, KvUnknownFate, WaltzError
 from waltz_ray.interruption import undisturbed
+from waltz_ray.readiness import cluster_status, missing
+from waltz_ray.take_down import take_down_in
 
 USERS = 50  # whose sessions all workers share
 OWN_SESSIONS = 200  # of each worker

@@ -30,10 +30,12 @@ from rich.console import Console
 from rich.table import Table
 
 import waltz_ray
-from waltz_ray.bring_up import bring_up, cluster_status, take_down_in
+from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig
 from waltz_ray.errors import WaltzError
 from waltz_ray.interruption import undisturbed
+from waltz_ray.readiness import cluster_status
+from waltz_ray.take_down import take_down_in
 
 NAME, PATIENCE_S = "streams-chaos", 240.0
 SERVICES = ("log", "local", "merged", "mirror")

@@ -13,7 +13,7 @@ from waltz_ray.backup.pace import Pace
 from waltz_ray.backup.restore import restore
 from waltz_ray.backup.run import BackupChoices, back_up
 from waltz_ray.backup.target import Target
-from waltz_ray.bring_up import _one_at_a_time
+from waltz_ray.cluster_directory import one_at_a_time
 from waltz_ray.deployment.file import read
 from waltz_ray.errors import InvalidInput, WaltzError
 from waltz_ray.security.client_rights import read_rights
@@ -51,7 +51,7 @@ def test_directories_that_had_to_be_made_survive_a_loss_of_power(
 def test_so_do_those_of_a_cluster_a_restore_and_a_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in them is synced file by file, and gone with the name of any of them."""
     synced = synced_names(monkeypatch)
-    with _one_at_a_time(str(tmp_path / "up" / "here"), print):
+    with one_at_a_time(str(tmp_path / "up" / "here"), print):
         assert {str(tmp_path), str(tmp_path / "up")} <= {*synced}
     synced.clear()
     target = Target.at(str(tmp_path / "to" / "there" / "b"))

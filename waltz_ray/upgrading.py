@@ -291,7 +291,7 @@ class _Hands:
         self._members = members
 
     def look(self) -> ClusterStatus | None:
-        from waltz_ray.bring_up import cluster_status
+        from waltz_ray.readiness import cluster_status
 
         try:
             return cluster_status(self._members.cluster, _MANAGER_TIMEOUT_S)

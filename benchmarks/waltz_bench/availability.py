@@ -30,9 +30,9 @@ from waltz_bench.measure import ratio
 from waltz_bench.report import markdown_figures, markdown_pauses, report
 from waltz_bench.restarts import fill_all, restart_everything
 from waltz_bench.steady import PARTITIONS, Note, SteadyAppends, felt_s, wait_for_commits
-from waltz_ray.bring_up import missing
 from waltz_ray.config import ServerConfig
 from waltz_ray.errors import ClusterNotFound, DataUnavailable, InvalidInput
+from waltz_ray.readiness import missing
 from waltz_ray.runtime.status import ClusterStatus
 
 __all__ = [

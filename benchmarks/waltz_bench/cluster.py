@@ -14,7 +14,7 @@ from typing import Any
 from waltz_bench.processes import Processes
 from waltz_ray import connect
 from waltz_ray.actors.supervision import ask, replica_name
-from waltz_ray.bring_up import bring_up, cluster_status, take_down_in
+from waltz_ray.bring_up import bring_up
 from waltz_ray.client.application import Callbacks
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.engine import FeedKind
@@ -23,8 +23,10 @@ from waltz_ray.errors import ClusterNotFound, InvalidInput
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.interruption import interruptible, undisturbed
 from waltz_ray.protocol.spaces import DEFAULT_SPACE
+from waltz_ray.readiness import cluster_status
 from waltz_ray.runtime.status import ActorStatus, ClusterStatus, ReplicaStatus
 from waltz_ray.spaces import Spaces
+from waltz_ray.take_down import take_down_in
 
 __all__ = ["PARTITIONS", "REPLICAS", "SERVERS", "Waltz", "pid_of", "scratch_directory", "waltz_cluster"]
 

@@ -28,10 +28,10 @@ from waltz_bench.cluster import Waltz
 from waltz_bench.measure import ratio
 from waltz_bench.recovery import figure
 from waltz_bench.report import report
-from waltz_ray.bring_up import missing
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.errors import ClusterNotFound, DataUnavailable
 from waltz_ray.protocol.messages.replica import RefusalCode
+from waltz_ray.readiness import missing
 from waltz_ray.runtime.status import ClusterStatus, ServerStatus
 
 __all__ = ["KillsOptions", "kills", "wait_for_all"]

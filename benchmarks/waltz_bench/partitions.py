@@ -20,11 +20,13 @@ from waltz_bench.cluster import REPLICAS, SERVERS, Waltz, waltz_cluster
 from waltz_bench.measure import ratio
 from waltz_bench.recovery import figure
 from waltz_bench.report import report
-from waltz_ray.bring_up import bring_up, missing, take_down_in
+from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig
 from waltz_ray.errors import PartitionNotReady
+from waltz_ray.readiness import missing
 from waltz_ray.runtime.status import Readiness
 from waltz_ray.spaces import Spaces
+from waltz_ray.take_down import take_down_in
 
 __all__ = ["idle_partitions", "targets"]
 

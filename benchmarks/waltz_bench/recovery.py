@@ -24,11 +24,11 @@ from waltz_bench.cluster import Waltz, pid_of
 from waltz_bench.filling import fill
 from waltz_bench.measure import median, ratio
 from waltz_bench.report import report
-from waltz_ray.bring_up import missing
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.config import StorageConfig
 from waltz_ray.errors import ClusterNotFound, DataUnavailable, PartitionNotReady
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES
+from waltz_ray.readiness import missing
 from waltz_ray.runtime.status import ActorState, ReplicaStatus
 
 __all__ = ["RecoverOptions", "figure", "recover"]

@@ -14,12 +14,12 @@ import waltz_ray
 from tests.cluster.harness import waltz
 from tests.spaces.test_cluster import ManagedCluster
 from waltz_ray.backup.source import RunningCluster
-from waltz_ray.bring_up import take_down_in
 from waltz_ray.cli import main
 from waltz_ray.coordination.topic_store import TopicStore
 from waltz_ray.coordination.trim_store import TrimStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.finding.find import FoundCluster
+from waltz_ray.take_down import take_down_in
 
 pytestmark = pytest.mark.cluster
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.storage.helpers import records
-from waltz_ray import bring_up
+from waltz_ray import recording
 from waltz_ray.actors.settings import Settings, to_json
 from waltz_ray.backup.recovery import RECOVERED, apply_recovery, forget_recovered, plan_recovery, read_recovered
 from waltz_ray.config import ClusterConfig, StorageConfig
@@ -262,18 +262,18 @@ def test_a_cluster_whose_file_is_lost_too_is_brought_up_and_no_other_one(
     """As with the disk of the node on which it was brought up: that had ZooKeeper's data, too."""
     config, disks = whole(tmp_path)
     server = MemoryZooKeeperServer()
-    monkeypatch.setattr(bring_up, "KazooZooKeeper", lambda zookeeper: server.client())
+    monkeypatch.setattr(recording, "KazooZooKeeper", lambda zookeeper: server.client())
     with pytest.raises(ClusterMismatch, match=r"replica-\d is a replica of a cluster already.*: waltz recover"):
-        bring_up._initialise(bring_up._known(config), config)
+        recording.initialise(recording.known_in(config), config)
     assert server.client().children("/") == []
     plan = plan_recovery(disks.directories)
     (tmp_path / "elsewhere").mkdir()
     with pytest.raises(InvalidInput, match=f"the cluster was in {tmp_path}, and its processes look there"):
         apply_recovery(plan, str(tmp_path / "elsewhere"))
     apply_recovery(plan, str(tmp_path))
-    known = bring_up._known(config)
+    known = recording.known_in(config)
     assert known.key == str(disks.key)
-    assert bring_up._initialise(known, config).cluster_key == disks.key
+    assert recording.initialise(known, config).cluster_key == disks.key
     cluster_file.write(replace(known, name="other", key=str(uuid.uuid4())))
     with pytest.raises(InvalidInput, match="holds another cluster, 'other'"):
         apply_recovery(plan, str(tmp_path))
@@ -287,16 +287,16 @@ def test_what_was_planted_is_not_planted_again_when_zookeeper_is_lost_once_more(
     apply_recovery(plan_recovery(disks.directories), str(tmp_path))
     known = ClusterFile("c", str(tmp_path), 2, 3, 2, zookeeper="anywhere", key=str(disks.key))
     server = MemoryZooKeeperServer()
-    monkeypatch.setattr(bring_up, "KazooZooKeeper", lambda zookeeper: server.client())
+    monkeypatch.setattr(recording, "KazooZooKeeper", lambda zookeeper: server.client())
 
     def forgotten(directory: str) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as killed:
-        killed.setattr(bring_up, "forget_recovered", forgotten)
+        killed.setattr(recording, "forget_recovered", forgotten)
         with pytest.raises(KeyboardInterrupt):
-            bring_up._initialise(known, config)
-    assert bring_up._initialise(known, config).cluster_key == disks.key
+            recording.initialise(known, config)
+    assert recording.initialise(known, config).cluster_key == disks.key
     server = MemoryZooKeeperServer()
     with pytest.raises(ClusterMismatch, match="if that is lost: waltz recover"):
-        bring_up._initialise(known, config)
+        recording.initialise(known, config)

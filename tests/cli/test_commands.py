@@ -289,7 +289,7 @@ def test_up_without_permission(
     def refused(path: str, mode: str) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
-    monkeypatch.setattr("waltz_ray.bring_up.open", refused, raising=False)
+    monkeypatch.setattr("waltz_ray.cluster_directory.open", refused, raising=False)
     assert run("up", "--dir", str(tmp_path)) == 1
     error = capsys.readouterr().err
     assert error == f"waltz: {tmp_path} cannot be a cluster's directory: Permission denied; give another --dir\n"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.test_commands import run
-from waltz_ray import bring_up
+from waltz_ray import readiness
 from waltz_ray.actors import supervision
 from waltz_ray.errors import ClusterNotFound
 from waltz_ray.protocol.ids import Endpoint
@@ -92,7 +92,7 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[ClusterStatus], None]:
     monkeypatch.setattr("waltz_ray.finding.find.find_on_ray", lambda name, directory, address: ("c", "LOCALHOST:9"))
 
     def with_view(view: ClusterStatus) -> None:
-        monkeypatch.setattr(bring_up, "cluster_status", lambda name, timeout_s: view)
+        monkeypatch.setattr(readiness, "cluster_status", lambda name, timeout_s: view)
 
     return with_view
 
@@ -311,7 +311,7 @@ def silent_manager(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(name: str, timeout_s: float) -> ClusterStatus:
         raise ClusterNotFound("cluster-manager of cluster 'c' does not answer within 5 s")
 
-    monkeypatch.setattr(bring_up, "cluster_status", nobody)
+    monkeypatch.setattr(readiness, "cluster_status", nobody)
 
 
 def test_a_silent_manager_hides_nothing_that_can_be_learned_without_it(
@@ -331,8 +331,8 @@ def test_a_silent_manager_hides_nothing_that_can_be_learned_without_it(
 
     running = ["cluster-manager", "server/1", "replica/0", "zookeeper"]
     monkeypatch.setattr(supervision, "running_actors", lambda name: running)
-    monkeypatch.setattr(bring_up, "running_actors", lambda name: running)
-    monkeypatch.setattr(bring_up, "statuses", statuses)
+    monkeypatch.setattr(readiness, "running_actors", lambda name: running)
+    monkeypatch.setattr(readiness, "statuses", statuses)
     assert run("status") == 1
     assert asked == [([1], [0])]
     told = capsys.readouterr().out

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tests.cli.test_commands import run
 from tests.cli.test_status import CLUSTER, REPLICA, SERVED, SERVER
-from waltz_ray import bring_up
+from waltz_ray import readiness
 from waltz_ray.cli import live
 from waltz_ray.protocol.session_replica import Phase
 from waltz_ray.runtime.histogram import Histogram, HistogramView
@@ -51,7 +51,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[ClusterStatus]:
         return taken[-1]
 
     monkeypatch.setattr("waltz_ray.finding.find.find_on_ray", lambda name, directory, address: ("c", "LOCALHOST:9"))
-    monkeypatch.setattr(bring_up, "cluster_status", look)
+    monkeypatch.setattr(readiness, "cluster_status", look)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setenv("COLUMNS", "140")
     monkeypatch.setattr("waltz_ray.cli.common.plain", lambda: False)  # as on a terminal
@@ -80,7 +80,7 @@ def test_top_shows_rates_between_two_looks(seen: list[ClusterStatus], capsys: py
 def test_without_a_manager_there_are_no_rates(
     seen: list[ClusterStatus], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bring_up, "cluster_status", lambda name, timeout_s: replace(CLUSTER, at_ms=None))
+    monkeypatch.setattr(readiness, "cluster_status", lambda name, timeout_s: replace(CLUSTER, at_ms=None))
     assert run("top", "--count", "3", "--interval", "0.2") == 0
     assert capsys.readouterr().out.count("rates with the next look") == 3
 
@@ -96,7 +96,7 @@ def test_a_log_that_opens_has_not_grown_by_all_that_was_in_it(
         at_ms, served = next(states)
         return replace(CLUSTER, at_ms=at_ms, servers={1: replace(SERVER, partitions={0: served})})
 
-    monkeypatch.setattr(bring_up, "cluster_status", look)
+    monkeypatch.setattr(readiness, "cluster_status", look)
     assert run("top", "--count", "2", "--interval", "0.2") == 0
     assert capsys.readouterr().out.count("rates with the next look") == 2
 
@@ -115,7 +115,7 @@ def test_the_busiest_partitions_come_first_and_cursors_that_are_behind(
         at_ms = 1000 * partitions[1].high_water_mark
         return replace(CLUSTER, at_ms=at_ms, servers={1: server}, partitions=assigned, cursors=cursors)
 
-    monkeypatch.setattr(bring_up, "cluster_status", look)
+    monkeypatch.setattr(readiness, "cluster_status", look)
     assert run("top", "--count", "2", "--partitions", "2") == 0
     last = capsys.readouterr().out.rpartition("cluster c")[2].split("┏")
     first = [line.strip("│ ").split("│")[0].strip() for line in last[-2].splitlines() if line.startswith("│")]

@@ -14,9 +14,11 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from waltz_ray import bring_up as bringing_up
+from waltz_ray import recording
+from waltz_ray import take_down as taking_down
 from waltz_ray.actors import local_ray
 from waltz_ray.actors.settings import Settings, to_json
-from waltz_ray.bring_up import bring_up, take_down_in
+from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, StorageConfig, TopicConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.layer_store import LayerStore
@@ -28,6 +30,7 @@ from waltz_ray.guarding import guards_of_file
 from waltz_ray.protocol.placement import NodeView
 from waltz_ray.runtime.status import ClusterStatus, ManagerStatus
 from waltz_ray.startup_checks import troubles, unused_settings
+from waltz_ray.take_down import take_down_in
 
 
 class SomebodysRay:
@@ -45,12 +48,13 @@ class SomebodysRay:
         self.nodes = ["127.0.0.1"]
         monkeypatch.setattr(ray_lookup, "join", lambda address: address)
         monkeypatch.setattr(bringing_up, "_addresses", lambda: self.nodes)
-        monkeypatch.setattr(bringing_up, "running_actors", lambda cluster: actors)
+        for each in (bringing_up, taking_down):
+            monkeypatch.setattr(each, "running_actors", lambda cluster: actors)
+            monkeypatch.setattr(each, "end_cluster", take_down)
         monkeypatch.setattr(bringing_up, "find_actor", lambda cluster, name: None)
         monkeypatch.setattr(bringing_up, "ensure_actor", lambda *arguments, **options: None)
         monkeypatch.setattr(bringing_up, "ensure_keeper", lambda *arguments: None)
         monkeypatch.setattr(bringing_up, "ask", fail)
-        monkeypatch.setattr(bringing_up, "_take_down", take_down)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +169,7 @@ def test_who_takes_a_cluster_down_on_his_own_ray_stays_there(
 ) -> None:
     """Whom ``bring_up`` has connected does not, or he could have no cluster with another Ray afterwards."""
     ray = OwnRay(monkeypatch, before, by_us)
-    monkeypatch.setattr(bringing_up, "running_actors", lambda cluster: [])
+    monkeypatch.setattr(taking_down, "running_actors", lambda cluster: [])
     cluster_file.write(ClusterFile("c", str(tmp_path), 4, 3, 2, address="h:1", zookeeper="z:1", embedded=False))
     take_down_in(tmp_path)
     assert ray.address == after
@@ -180,7 +184,7 @@ def test_a_mistake_with_the_zookeeper_leaves_the_file_of_a_cluster_as_it_was(
 ) -> None:
     """Clients of one that runs would look there; and one that is down would name another one's Ray, which is ended."""
     rays = SomebodysRay(monkeypatch, ["cluster-manager"], KeyboardInterrupt())
-    monkeypatch.setattr(bringing_up, "KazooZooKeeper", lambda hosts: MemoryZooKeeper(MemoryZooKeeperServer()))
+    monkeypatch.setattr(recording, "KazooZooKeeper", lambda hosts: MemoryZooKeeper(MemoryZooKeeperServer()))
     before = ClusterFile("c", str(tmp_path), 4, 3, 2, address, "z:1", embedded=False, key=str(uuid.uuid4()))
     cluster_file.write(before)
     config = ClusterConfig("c", str(tmp_path), before.partitions, before.replicas, before.servers, zookeeper="z:2")
@@ -215,10 +219,11 @@ class AnotherCluster:
         self.key = str(store.initialize(4, (0, 1, 2), to_json(Settings(ClusterConfig("c", "/d"), {}))).cluster_key)
         self.ended: list[str] = []
         location = {"zookeeper": "z:1", "cluster_key": self.key}
-        monkeypatch.setattr(bringing_up, "KazooZooKeeper", lambda hosts: MemoryZooKeeper(self.servers[hosts]))
+        monkeypatch.setattr(recording, "KazooZooKeeper", lambda hosts: MemoryZooKeeper(self.servers[hosts]))
         monkeypatch.setattr(bringing_up, "find_actor", lambda cluster, name: object())
-        monkeypatch.setattr(bringing_up, "ask", lambda *arguments: location)
-        monkeypatch.setattr(bringing_up, "end_actor", lambda cluster, name: self.ended.append(name))
+        for each in (bringing_up, taking_down):
+            monkeypatch.setattr(each, "ask", lambda *arguments: location)
+        monkeypatch.setattr(taking_down, "end_actor", lambda cluster, name: self.ended.append(name))
 
 
 @pytest.mark.parametrize("key", ["", "4c1b2a5e-3f6d-4a8b-9c7e-0d1f2a3b4c5d"])
@@ -241,9 +246,9 @@ def test_a_cluster_whose_name_another_one_on_the_ray_has_does_not_come_up(
 def test_a_directory_that_has_lost_its_file_knows_its_cluster_by_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     another = AnotherCluster(monkeypatch)
     known = ClusterFile("c", "/d", 4, 3, 2, "h:1", "z:1", embedded=False)
-    bringing_up._check_same(known, another.key)
+    recording.check_same(known, another.key)
     with pytest.raises(ClusterMismatch):
-        bringing_up._check_same(known, str(uuid.uuid4()))
+        recording.check_same(known, str(uuid.uuid4()))
 
 
 @pytest.mark.parametrize("mine", [True, False])
@@ -251,9 +256,9 @@ def test_who_takes_a_cluster_down_ends_no_actors_of_another_one_of_its_name(
     mine: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its file says that it runs on a Ray that was started anew since."""
-    take_down = bringing_up._take_down
+    end_cluster = taking_down.end_cluster
     another = AnotherCluster(monkeypatch)
-    monkeypatch.setattr(bringing_up, "_take_down", take_down)
+    monkeypatch.setattr(taking_down, "end_cluster", end_cluster)
     key = another.key if mine else str(uuid.uuid4())
     cluster_file.write(ClusterFile("c", str(tmp_path), 4, 3, 2, "h:1", "z:1", embedded=False, key=key))
     take_down_in(tmp_path)
@@ -300,10 +305,10 @@ def test_layers_that_came_later_are_looked_at_by_each_start(monkeypatch: pytest.
     zookeeper = MemoryZooKeeper(MemoryZooKeeperServer())
     ClusterStore(zookeeper, "c").initialize(2, (0, 1, 2), {})
     LayerStore(zookeeper, "c").raise_actors("kv", 2)
-    monkeypatch.setattr(bringing_up, "KazooZooKeeper", lambda hosts: zookeeper)
+    monkeypatch.setattr(recording, "KazooZooKeeper", lambda hosts: zookeeper)
     known = ClusterFile("c", "/d", 2, 3, 2, zookeeper="z:1")
     recorded = ClusterConfig("c", "/d", kv=KvConfig(host="192.0.2.7"))
-    found = bringing_up._with_all_layers(known, recorded, ClusterConfig("c", "/d", topics=TopicConfig(actors=1)))
+    found = recording.with_all_layers(known, recorded, ClusterConfig("c", "/d", topics=TopicConfig(actors=1)))
     assert found == replace(
         recorded, kv=KvConfig(actors=2, host="192.0.2.7"), topics=replace(recorded.topics, actors=1)
     )
@@ -315,12 +320,12 @@ def test_a_space_of_a_layer_that_was_deleted_keeps_no_cluster_from_coming_up(
 ) -> None:
     """Its name is not used again; ``waltz apply`` asks for the same actors each time."""
     server = MemoryZooKeeperServer()
-    monkeypatch.setattr(bringing_up, "KazooZooKeeper", lambda hosts: server.client())
+    monkeypatch.setattr(recording, "KazooZooKeeper", lambda hosts: server.client())
     config = ClusterConfig("c", "/d", 1, 3, 1, kv=KvConfig(actors=2), topics=TopicConfig(actors=1))
     store = ClusterStore(server.client(), "c")
     store.initialize(1, range(3), to_json(Settings(config, {})))
     known = ClusterFile("c", "/d", 1, 3, 1, zookeeper="h:1")
-    assert bringing_up._with_layers(known, config) == (2, 1)
+    assert recording.with_layers(known, config) == (2, 1)
     before = [space.name for space in store.spaces.table().present()]
     if deleted == "kv":
         store.spaces.delete(deleted, deleted)
@@ -329,27 +334,27 @@ def test_a_space_of_a_layer_that_was_deleted_keeps_no_cluster_from_coming_up(
         client = server.client()
         data, version = client.get(node)
         client.set(node, data.replace(b'"making"', b'"gone"'), version)
-    assert bringing_up._with_layers(known, config) == (2, 1)
+    assert recording.with_layers(known, config) == (2, 1)
     assert [space.name for space in store.spaces.table().present()] == [name for name in before if name != deleted]
 
 
 def test_a_directory_whose_cluster_file_is_lost_gets_no_second_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cluster is called otherwise than the directory, and what the replicas have is that one's."""
     server = MemoryZooKeeperServer()
-    monkeypatch.setattr(bringing_up, "KazooZooKeeper", lambda hosts: server.client())
-    monkeypatch.setattr(bringing_up, "alive_nodes", lambda: [NodeView("127.0.0.1", frozenset(), "")])
+    monkeypatch.setattr(recording, "KazooZooKeeper", lambda hosts: server.client())
+    monkeypatch.setattr(recording, "alive_nodes", lambda: [NodeView("127.0.0.1", frozenset(), "")])
     config = ClusterConfig("prod", "/c")
     here = ClusterFile("prod", "/c", 4, 3, 2, zookeeper="zk")
-    prod = bringing_up._initialise(here, config)
+    prod = recording.initialise(here, config)
     data, other = replace(here, name="data"), replace(config, name="data")
     with pytest.raises(ClusterMismatch, match=r"/c holds cluster 'prod', .* waltz up --dir /c --cluster prod"):
-        bringing_up._initialise(data, other)
+        recording.initialise(data, other)
     assert server.client().exists("/data") is None
-    assert bringing_up._initialise(here, config).cluster_key == prod.cluster_key
-    elsewhere = bringing_up._initialise(replace(data, directory="/d"), replace(other, directory="/d"))
+    assert recording.initialise(here, config).cluster_key == prod.cluster_key
+    elsewhere = recording.initialise(replace(data, directory="/d"), replace(other, directory="/d"))
     assert elsewhere.cluster_key != prod.cluster_key, "a cluster of another directory, which has its data there"
     of_all = replace(here, name="more", embedded=False)
-    assert bringing_up._initialise(of_all, replace(config, name="more")), "the ensemble of several"
+    assert recording.initialise(of_all, replace(config, name="more")), "the ensemble of several"
 
 
 def test_nobody_waits_for_the_actor_that_looks_after_a_zookeeper_which_runs_already(
@@ -398,7 +403,8 @@ def test_nobody_waits_for_the_actor_that_looks_after_a_zookeeper_which_runs_alre
         "_start_and_wait": wait,
     }
     for name, fake in fakes.items():
-        monkeypatch.setattr(bringing_up, name, fake)
+        for module in (bringing_up, recording):
+            monkeypatch.setattr(module, name, fake, raising=False)
     monkeypatch.setattr(ray_lookup, "join", lambda address: order.append("Ray"))
     monkeypatch.setattr(local_ray, "launch", lambda directory: head)
     monkeypatch.setattr(local_ray, "wait_until_started", lambda head, deadline_s: None)

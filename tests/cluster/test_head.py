@@ -11,9 +11,10 @@ import pytest
 
 from tests.cluster.network import Felt
 from tests.cluster.test_nodes import Nodes, several_nodes
-from waltz_ray.bring_up import bring_up, cluster_status
+from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig
 from waltz_ray.connecting import connect
+from waltz_ray.readiness import cluster_status
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(300)]
 

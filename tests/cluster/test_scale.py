@@ -17,12 +17,14 @@ import pytest
 from tests.cluster.harness import wait_until
 from tests.cluster.network import Felt
 from tests.cluster.test_nodes import Nodes, several_nodes
-from waltz_ray.bring_up import bring_up, cluster_status, missing, take_down_in
+from waltz_ray.bring_up import bring_up
 from waltz_ray.client import WaltzClient
 from waltz_ray.config import ClusterConfig
 from waltz_ray.connecting import connect
 from waltz_ray.members import Members
+from waltz_ray.readiness import cluster_status, missing
 from waltz_ray.runtime.status import ActorStatus
+from waltz_ray.take_down import take_down_in
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(600)]
 

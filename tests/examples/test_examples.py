@@ -293,7 +293,7 @@ def test_an_interrupted_example_takes_its_cluster_down(name: str, monkeypatch: p
         undisturbed.append(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)
 
     monkeypatch.setattr("waltz_ray.bring_up.bring_up", interrupted)
-    monkeypatch.setattr("waltz_ray.bring_up.take_down_in", down)
+    monkeypatch.setattr("waltz_ray.take_down.take_down_in", down)
     example, *options = name.split()
     monkeypatch.setattr("sys.argv", [example, *options])
     with pytest.raises(SystemExit) as ended:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import waltz_ray
 from waltz_ray.actors.supervision import ask, kv_name
-from waltz_ray.bring_up import bring_up, take_down
+from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig, KvConfig, ServerConfig
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.unit_store import UnitStore
@@ -31,6 +31,7 @@ from waltz_ray.kv.routing import Unit, coarser, fnv1a_32
 from waltz_ray.protocol.arrangement import split
 from waltz_ray.protocol.ownership_types import UnitTable
 from waltz_ray.runtime.status import KvSpaceStatus
+from waltz_ray.take_down import take_down
 
 __all__ = ["SPACE", "RealCluster", "check_claims", "real_cluster", "until"]
 

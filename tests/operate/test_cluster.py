@@ -21,10 +21,12 @@ import pytest
 
 from tests.operate.monitoring import FOLDER, needs_prometheus
 from waltz_ray import connect
-from waltz_ray.bring_up import bring_up, cluster_status, take_down
+from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig, HttpConfig
 from waltz_ray.finding import cluster_file
+from waltz_ray.readiness import cluster_status
 from waltz_ray.runtime.figures import FIGURES
+from waltz_ray.take_down import take_down
 
 pytestmark = pytest.mark.cluster
 NAME = "operated"

@@ -14,7 +14,7 @@ import pytest
 
 from tests.operate.browser import HEALTH, TABLES, Tab, needs_chromium, tab
 from tests.operate.test_cluster import NAME, Operated, operated, until
-from waltz_ray.bring_up import cluster_status
+from waltz_ray.readiness import cluster_status
 
 __all__ = ["operated", "tab"]
 pytestmark = [needs_chromium, pytest.mark.cluster]

@@ -12,7 +12,7 @@ import pytest
 from tests.backup.test_seeding import SEED
 from waltz_ray.actors import local_ray
 from waltz_ray.backup.restored import RESTORED, RestoredCluster, write_restored
-from waltz_ray.bring_up import _one_at_a_time
+from waltz_ray.cluster_directory import one_at_a_time
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.finding import cluster_file
@@ -42,7 +42,7 @@ def test_nobody_else_puts_files_in_place_of_ours(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(local_ray, "_LONGEST_TEMPORARY", 4096)
     OsDisk().mkdir(str(tmp_path / "replica-0"))
     ProjectionFile(tmp_path / "kv" / "state.lmdb", {"cluster": "c"}, [b"items"]).close()
-    with _one_at_a_time(str(tmp_path / "cluster"), lambda text: None):
+    with one_at_a_time(str(tmp_path / "cluster"), lambda text: None):
         pass
     local_ray._temporary(tmp_path)
     assert {each.name: mode_of(each) for each in tmp_path.iterdir()} == dict.fromkeys(

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from waltz_ray.bring_up import Cluster, bring_up, take_down
+from waltz_ray.bring_up import Cluster, bring_up
 from waltz_ray.config import ClusterConfig
 from waltz_ray.finding import cluster_file
+from waltz_ray.take_down import take_down
 
 BANK = "bank"
 PARTITIONS = 3

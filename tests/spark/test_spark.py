@@ -23,8 +23,9 @@ from waltz_spark.offset_log import position_of
 import waltz_ray
 from tests.cluster.harness import wait_until
 from waltz_ray import read_dataset
-from waltz_ray.bring_up import Cluster, cluster_status, missing
+from waltz_ray.bring_up import Cluster
 from waltz_ray.errors import ClusterNotFound, InvalidInput, SpaceNotFound
+from waltz_ray.readiness import cluster_status, missing
 
 pytestmark = [
     pytest.mark.cluster,

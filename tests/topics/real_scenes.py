@@ -18,10 +18,10 @@ import pytest
 from tests.topics.foreign_client import ForeignClient, ForeignFault
 from waltz_ray import kv
 from waltz_ray.actors.supervision import ask, topic_name
-from waltz_ray.bring_up import cluster_status, missing
 from waltz_ray.cli import main
 from waltz_ray.errors import ClusterNotFound, WaltzError
 from waltz_ray.protocol.spaces import OFFSETS_SPACE
+from waltz_ray.readiness import cluster_status, missing
 from waltz_ray.topics.client.positions import positions
 
 __all__ = ["RealTopics", "RealWays", "until"]

@@ -27,7 +27,7 @@ from tests.topics.foreign_client import Fields, ForeignClient, ForeignFault, tex
 from tests.topics.members import Member, brokers_in
 from waltz_ray import kv, topics
 from waltz_ray.actors.supervision import ask, topic_name
-from waltz_ray.bring_up import bring_up, cluster_status, missing, take_down
+from waltz_ray.bring_up import bring_up
 from waltz_ray.cli import main
 from waltz_ray.config import ClusterConfig, TopicConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
@@ -35,9 +35,11 @@ from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import ClusterNotFound
 from waltz_ray.finding import cluster_file
 from waltz_ray.protocol.spaces import OFFSETS_SPACE
+from waltz_ray.readiness import cluster_status, missing
 from waltz_ray.runtime.findings import what_does_not_serve
 from waltz_ray.runtime.status import TopicActorStatus
 from waltz_ray.spaces import Spaces
+from waltz_ray.take_down import take_down
 from waltz_ray.topics.client.positions import positions
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]

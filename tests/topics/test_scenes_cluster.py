@@ -18,12 +18,13 @@ from tests.topics.real_scenes import OffsetWatch, RealTopics, RealWays, run, unt
 from tests.topics.scenes import SceneMember
 from tests.topics.test_cluster import PRODUCER
 from waltz_ray.actors.supervision import kv_name, server_name, topic_name
-from waltz_ray.bring_up import bring_up, take_down, take_down_in
+from waltz_ray.bring_up import bring_up
 from waltz_ray.cli import main
 from waltz_ray.config import ClusterConfig, TopicConfig
 from waltz_ray.connecting import connect
 from waltz_ray.finding import cluster_file
 from waltz_ray.spaces import Spaces
+from waltz_ray.take_down import take_down, take_down_in
 from waltz_ray.topics.records import TopicMessage, decode_topic_record, is_message
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.security.tls_files import takes_tokens, tls_files
-from waltz_ray.bring_up import bring_up, take_down_in
+from waltz_ray.bring_up import bring_up
 from waltz_ray.cli import main
 from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, StorageConfig, TopicConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.security.certificates import make_certificates
 from waltz_ray.spaces import Spaces
+from waltz_ray.take_down import take_down_in
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(300)]
 

@@ -97,7 +97,7 @@ def _pages(view: ClusterStatus, joined: str) -> Iterator[Table | Text]:
 def look(name: str) -> ClusterStatus:
     """What the manager says, or what can be learned without it. ClusterNotFound if there is no such cluster."""
     from waltz_ray.actors.supervision import running_actors
-    from waltz_ray.bring_up import cluster_status, status_without_manager
+    from waltz_ray.readiness import cluster_status, status_without_manager
 
     try:
         return cluster_status(name, _MANAGER_TIMEOUT_S)

@@ -174,9 +174,9 @@ def down(
 
     A waltz up of it that is under way is waited for. Exit code 0 if it is down already.
     """
-    from waltz_ray.bring_up import take_down, take_down_in
     from waltz_ray.finding.cluster_file import running_clusters
     from waltz_ray.finding.find import local_file
+    from waltz_ray.take_down import take_down, take_down_in
 
     named = directory or cluster or address or any(map(os.environ.get, ("WALTZ_DIR", "WALTZ_CLUSTER", "RAY_ADDRESS")))
     if not named and not running_clusters():
@@ -200,9 +200,9 @@ def down(
 
 def _found_on_ray(directory: str, cluster: str, address: str) -> ClusterFile:
     """What its manager says of a cluster that has no directory here."""
-    from waltz_ray.bring_up import cluster_status
     from waltz_ray.finding import cluster_file
     from waltz_ray.finding.find import find_on_ray
+    from waltz_ray.readiness import cluster_status
 
     name, joined = find_on_ray(cluster, directory, address)
     view = cluster_status(name)

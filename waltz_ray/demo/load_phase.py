@@ -9,11 +9,11 @@ from typing import Any
 
 import ray
 
-from waltz_ray.bring_up import cluster_status
 from waltz_ray.demo.failures import Failure, felt_ms, kill_process, wait_until
 from waltz_ray.demo.flight_client import ClientReport, start_client
 from waltz_ray.demo.report import DemoResult
 from waltz_ray.errors import PartitionNotReady
+from waltz_ray.readiness import cluster_status
 
 __all__ = ["LoadPhase"]
 

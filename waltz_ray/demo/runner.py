@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from waltz_ray import connect
-from waltz_ray.bring_up import Cluster, bring_up, holds_cluster, take_down_in
+from waltz_ray.bring_up import Cluster, bring_up
+from waltz_ray.cluster_directory import holds_cluster
 from waltz_ray.config import ClusterConfig
 from waltz_ray.demo.application import decode_leg, read_legs
 from waltz_ray.demo.checks import compare_spark, compare_tally, tally
@@ -25,6 +26,7 @@ from waltz_ray.demo.segments import holds_committed
 from waltz_ray.demo.spark_side import analyse
 from waltz_ray.errors import InvalidInput, StorageError
 from waltz_ray.interruption import interruptible, undisturbed
+from waltz_ray.take_down import take_down_in
 
 __all__ = ["CLIENTS", "Screen", "run_demo"]
 

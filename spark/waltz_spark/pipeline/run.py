@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from waltz_ray import connect
-from waltz_ray.bring_up import bring_up, holds_cluster, take_down_in
+from waltz_ray.bring_up import bring_up
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.readers.ranges import Range
 from waltz_ray.client.readers.reading import Reading
+from waltz_ray.cluster_directory import holds_cluster
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.api import ZooKeeper
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
@@ -31,6 +32,7 @@ from waltz_ray.errors import InvalidInput
 from waltz_ray.finding import ray_lookup
 from waltz_ray.finding.find import FoundCluster
 from waltz_ray.interruption import interruptible, undisturbed
+from waltz_ray.take_down import take_down_in
 from waltz_spark.feed import read_feed
 from waltz_spark.pipeline.sums import PartitionSums, Sums, differences, sums_of_frame, total
 from waltz_spark.session import start_spark, stop_spark, use_java
