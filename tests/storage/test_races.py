@@ -32,10 +32,13 @@ from waltz_ray.protocol.messages.replica import (
     Refused,
     ReplicaReply,
     ReplicaRequest,
+    State,
+    StateReply,
     Truncate,
     Truncated,
 )
 from waltz_ray.storage.disk import Mode, Writable
+from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.replica_service import ReplicaService
 
 
@@ -251,6 +254,31 @@ def test_damage_found_between_a_write_and_its_sync_is_not_acknowledged(config: S
     assert replica.store.partition(0).last_id == 1
     assert set(refused(replies, 0)) == {RefusalCode.DAMAGED}
     assert [reply for reply in replies if reply.partition_id == 1] == [Appended(1, 1, 6)]
+
+
+def test_a_vote_is_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader finds record 2 rotten between two looks of who opens a session. "It ends with 1, and is not damaged" would
+    be a vote for a log without records that were acknowledged."""
+    disk = HookedDisk()
+    replica = opened(disk, BIG)
+    disk.flip(f"{DIRECTORY}/0/{0:019d}.seg", 128 + records(0, 2).size_bytes + 35)
+    reader = threading.Thread(target=replica.handle, args=([Read(0, 1, 0, 6, 10_000)], OTHER))
+
+    def damaged(log: PartitionLog) -> Corruption | None:
+        found: Corruption | None = vars(log)["damaged"]
+        if threading.current_thread() is not reader:
+            reader.start()
+            reader.join(timeout=0.2)  # it must not get anywhere; a right state only waits here
+        return found
+
+    log = replica.store.partition(0)
+    append(log, 3)
+    watched = property(damaged, lambda log, why: vars(log).update(damaged=why))
+    monkeypatch.setattr(PartitionLog, "damaged", watched, raising=False)
+    replies = replica.handle([State(0, 1)], MINE)
+    reader.join()
+    assert replies == [StateReply(0, 1, 1, -1, -1, 8, False)]
+    assert log.last_id == 1
 
 
 @pytest.mark.parametrize(

@@ -398,9 +398,11 @@ def _open_anew(log: PartitionLog, request: Open) -> StateReply:
 
 
 def _state(log: PartitionLog, session_id: int, previous_session_id: int) -> StateReply:
-    marks = log.low_water_mark, log.local_low_water_mark
-    damaged = log.damaged is not None
-    return StateReply(log.partition_id, session_id, previous_session_id, *marks, log.synced_id, damaged)
+    # At one moment: a reader that finds damage in between would make it a vote for the shorter log, as if that were whole.
+    with log.standing_still():
+        marks = log.low_water_mark, log.local_low_water_mark
+        damaged = log.damaged is not None
+        return StateReply(log.partition_id, session_id, previous_session_id, *marks, log.synced_id, damaged)
 
 
 def _readable_end(log: PartitionLog, request: ReadTimes | FindTime | FindExcess) -> int:
