@@ -257,8 +257,8 @@ def test_damage_found_between_a_write_and_its_sync_is_not_acknowledged(config: S
 
 
 def test_a_vote_is_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader finds record 2 rotten between two looks of who opens a session. "It ends with 1, and is not damaged" would
-    be a vote for a log without records that were acknowledged."""
+    """A reader finds record 2 rotten between two looks of who tells the state. "It ends with 1, and is not damaged"
+    would be a vote for a log without records that were acknowledged."""
     disk = HookedDisk()
     replica = opened(disk, BIG)
     disk.flip(f"{DIRECTORY}/0/{0:019d}.seg", 128 + records(0, 2).size_bytes + 35)
