@@ -14,7 +14,8 @@ import pytest
 from tests.kv.cancelling import cancelled_after
 from tests.kv.fake_cluster import FakeKvCluster, FakePlace
 from waltz_ray import compat
-from waltz_ray.errors import ClientClosed, KvNotReady, SpaceGone, ZooKeeperUnreachable
+from waltz_ray.client.io_thread import IoThread
+from waltz_ray.errors import ClientClosed, InvalidInput, KvNotReady, SpaceGone, ZooKeeperUnreachable
 from waltz_ray.kv.client import connecting
 from waltz_ray.kv.client import connections as module
 from waltz_ray.kv.client.aio import AsyncKvClient
@@ -292,6 +293,26 @@ class _Slow(StaticKvDirectory):
 
     def close(self) -> None:
         self._place.closed.set()
+
+
+@pytest.mark.parametrize("use", [lambda client: client.get("ann"), KvClient.close], ids=["get", "close"])
+def test_a_call_on_the_io_thread_is_refused_also_while_another_thread_connects(use: Callable[[KvClient], None]) -> None:
+    """It would wait for who connects, and that waits for the IO thread: no client of the process would go on."""
+    place = _SlowPlace([], "directory")
+    client, io = KvClient(place), IoThread()
+    opening = threading.Thread(target=client.open, daemon=True)
+    opening.start()
+    assert place.asked.wait(LIMIT_S)
+
+    async def on_the_io_thread() -> None:
+        use(client)
+
+    with pytest.raises(InvalidInput, match="on it, in a future's callback"):
+        io.start(on_the_io_thread()).result(LIMIT_S)
+    place.goes_on.set()
+    opening.join()
+    client.close()
+    io.stop(asyncio.sleep(0))
 
 
 @pytest.mark.parametrize("where", ["directory", "watch"])

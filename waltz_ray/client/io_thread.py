@@ -24,11 +24,13 @@ from waltz_ray.client.forks import in_forked_child, left_to_parent
 from waltz_ray.client.waits import result_of
 from waltz_ray.errors import ClientClosed, InvalidInput
 
-__all__ = ["IoThread", "in_io_thread"]
+__all__ = ["IoThread", "check_elsewhere", "in_io_thread"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_WAITS_FOR_ITSELF = "this call waits for the IO thread and was made on it, in a future's callback"
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -119,6 +121,13 @@ def in_io_thread() -> bool:
     return running is not None and running.thread.ident == threading.get_ident()
 
 
+def check_elsewhere() -> None:
+    """InvalidInput in the IO thread of this process: whoever calls is about to wait for it, or for a lock that is held
+    by who does."""
+    if in_io_thread():
+        raise InvalidInput(_WAITS_FOR_ITSELF)
+
+
 class IoThread:
     """One client's part of the IO thread, from construction until ``stop``."""
 
@@ -144,7 +153,7 @@ class IoThread:
     def check_elsewhere(self) -> None:
         """InvalidInput in the IO thread: whoever calls is about to wait for it."""
         if self.is_current:
-            raise InvalidInput("this call waits for the IO thread and was made on it, in a future's callback")
+            raise InvalidInput(_WAITS_FOR_ITSELF)
 
     def leave_to_parent(self) -> None:
         """In a forked child: nothing happens there, and whoever would wait for it is told so."""

@@ -25,7 +25,7 @@ from tests.topics.client.world import FAST, MemoryPlace, TopicWorld, topic_world
 from tests.topics.scenes import Crowd
 from waltz_ray import compat
 from waltz_ray.client.aio import engine_of
-from waltz_ray.client.io_thread import in_io_thread
+from waltz_ray.client.io_thread import IoThread, in_io_thread
 from waltz_ray.errors import (
     AccessRefused,
     ClientClosed,
@@ -35,6 +35,7 @@ from waltz_ray.errors import (
     SpaceNotFound,
     TopicRefused,
     WireError,
+    ZooKeeperUnreachable,
 )
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.net.connector import connect
@@ -1751,5 +1752,72 @@ def test_t48_tls(tmp_path: Path) -> None:
             async with world.client(TopicClientConfig(timeout_s=0.5)) as client:
                 with pytest.raises(PartitionNotReady, match="no master of topics answers"):
                     await client.producer().send("orders", b"x")
+
+    run(scene())
+
+
+class _Stuck:
+    """``TopicsPlace`` and registration of which nothing comes before it is let go on."""
+
+    def __init__(self) -> None:
+        self.asked, self.goes_on = threading.Event(), threading.Event()
+
+    def wait(self, coroutine: object = None) -> Any:
+        self.asked.set()
+        assert self.goes_on.wait(LIMIT_S)
+        raise ZooKeeperUnreachable("let go on")
+
+    directory = wait
+
+    def know(self, topic: str) -> None:
+        """Awaited by nobody."""
+
+
+@pytest.mark.parametrize("what", ["a client is opened", "a client is closed", "a producer sends"])
+def test_a_call_on_the_io_thread_is_refused_also_while_another_thread_connects(what: str) -> None:
+    """It would wait for who connects, and that waits for the IO thread: no client of the process would go on."""
+    stuck, io = _Stuck(), IoThread()
+    place: Any = stuck
+    client, producer = TopicClient(place), TopicProducer(place, FAST, stuck.wait, io, place)
+    use: Callable[[], object] = {
+        "a client is opened": client.open,
+        "a client is closed": client.close,
+        "a producer sends": lambda: producer.send_nowait("orders", b"x"),
+    }[what]
+    with ThreadPoolExecutor(1) as pool:
+        connecting = pool.submit(use if what == "a producer sends" else client.open)
+        assert stuck.asked.wait(LIMIT_S)
+
+        async def on_the_io_thread() -> None:
+            use()
+
+        with pytest.raises(InvalidInput, match="on it, in a future's callback"):
+            io.start(on_the_io_thread()).result(LIMIT_S / 2)
+        stuck.goes_on.set()
+        with pytest.raises(ZooKeeperUnreachable):
+            connecting.result(LIMIT_S)
+    io.stop(asyncio.sleep(0))
+
+
+def test_producers_that_are_made_at_one_time_are_closed_with_their_client() -> None:
+    both = threading.Barrier(2)
+
+    def met(producer: TopicProducer) -> bool:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # of a right client only one is here at a time
+        return False
+
+    def thread(world: TopicWorld) -> None:
+        client = TopicClient(world.place, FAST)
+        made = [client.producer()]
+        with pytest.MonkeyPatch.context() as patched, ThreadPoolExecutor(2) as pool:
+            patched.setattr(TopicProducer, "closed", property(met))
+            made += [each.result() for each in [pool.submit(client.producer) for _ in range(2)]]
+        client.close()
+        assert [each.closed for each in made] == [True] * 3
+
+    async def scene() -> None:
+        async with topic_world() as world:
+            await asyncio.to_thread(thread, world)
 
     run(scene())

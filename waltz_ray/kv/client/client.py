@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from waltz_ray.client.address import StaysHere
 from waltz_ray.client.codecs import Codec
-from waltz_ray.client.io_thread import IoThread
+from waltz_ray.client.io_thread import IoThread, check_elsewhere
 from waltz_ray.errors import ClientClosed
 from waltz_ray.kv.client.aio import AsyncKvClient
 from waltz_ray.kv.client.items import AsyncKvMap
@@ -50,6 +50,7 @@ class _Shell:
         """The client for coroutines, started."""
         if self._core is not None and self._process == os.getpid() and not self._closed:
             return self._core
+        check_elsewhere()  # whoever holds the lock waits for the IO thread
         if self._process not in (0, os.getpid()):  # whoever held it is in another process
             self._lock = threading.Lock()
         with self._lock:
@@ -80,8 +81,7 @@ class _Shell:
         return self.io.call_interruptibly(coroutine)
 
     def close(self) -> None:
-        if self._io is not None and self._process == os.getpid():
-            self._io.check_elsewhere()  # a codec is called there
+        check_elsewhere()  # a codec is called there
         self.watching.close()
         with self._lock:
             closed, self._closed = self._closed, True

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from waltz_ray.client.address import StaysHere
 from waltz_ray.client.application import checked_int
 from waltz_ray.client.client import WaltzClient
-from waltz_ray.client.io_thread import IoThread
+from waltz_ray.client.io_thread import IoThread, check_elsewhere
 from waltz_ray.client.time_limits import checked_timeout, checked_wait
 from waltz_ray.client.waits import result_of
 from waltz_ray.config import ClientConfig
@@ -66,8 +66,7 @@ class TopicClient:
 
     def close(self) -> None:
         """Close all producers and consumers, and every connection. Idempotent. InvalidInput in a future's callback."""
-        if self._io is not None and self._process == os.getpid():
-            self._io.check_elsewhere()
+        check_elsewhere()
         with self._lock:
             closed, self._closed = self._closed, True
             if closed or self._io is None or self._core is None or self._process != os.getpid():
@@ -95,7 +94,10 @@ class TopicClient:
         registration = self._on_loop(lambda: core.registration(shared))
         assert self._io is not None, "it has been started"
         made = TopicProducer(self._place, self.config, self._call, self._io, registration)
-        self._producers = [*(each for each in self._producers if not each.closed), made]
+        with self._lock:  # or ``close`` would not know of one that was made at the same time
+            if self._closed:
+                raise ClientClosed(CLOSED)
+            self._producers = [*(each for each in self._producers if not each.closed), made]
         return made
 
     def consumer(
@@ -115,6 +117,7 @@ class TopicClient:
     def _started(self) -> AsyncTopicClient:
         if self._core is not None and self._process == os.getpid() and not self._closed:
             return self._core
+        check_elsewhere()  # whoever holds the lock waits for the IO thread
         if self._process not in (0, os.getpid()):  # whoever held it is in another process
             self._lock = threading.Lock()
         with self._lock:
@@ -289,6 +292,7 @@ class TopicProducer(StaysHere):
                     closing.callback(outlet.log.close)
 
     def _outlet(self, topic: str) -> _TopicOutlet:
+        self._io.check_elsewhere()  # whoever holds the lock waits for the IO thread
         with self._lock:
             if self._closed:
                 raise ClientClosed("the producer is closed; make another one")
