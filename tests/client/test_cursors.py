@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from datetime import timedelta
 from itertools import islice
 
@@ -16,6 +17,7 @@ from waltz_ray.client import WaltzClient
 from waltz_ray.client.bounds import FeedPlan
 from waltz_ray.client.cursor_rules import CursorCall, CursorProgress, cursor_starts
 from waltz_ray.client.cursors import Cursor
+from waltz_ray.coordination.cursor_store import CursorStore
 from waltz_ray.coordination.trim_store import TrimStore
 from waltz_ray.errors import (
     ClientClosed,
@@ -165,6 +167,44 @@ def test_a_second_owner_waits_or_is_refused(cluster: InMemoryCluster, client: Wa
         assert got[0].positions == {0: 3}
         assert got[0].epoch == first.epoch + 1
         got[0].close()
+
+
+def test_who_waits_for_a_cursor_of_a_client_that_is_closed_is_told_so(
+    cluster: InMemoryCluster, client: WaltzClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, when_free = threading.Event(), CursorStore.when_free
+
+    def watched(store: CursorStore, name: str, callback: Callable[[], None]) -> Callable[[], None]:
+        cancel = when_free(store, name, callback)
+        waits.set()
+        return cancel
+
+    monkeypatch.setattr(CursorStore, "when_free", watched)
+
+    async def test() -> None:
+        asynchronous = await cluster.connect_async()
+        waiting = asyncio.create_task(asynchronous.cursor("audit", wait=None))
+        assert await asyncio.to_thread(waits.wait, 10)
+        await asynchronous.close()
+        with pytest.raises(ClientClosed):
+            await asyncio.wait_for(waiting, 10)
+
+    with client.cursor("audit", 0):
+        other, told = cluster.connect(), Future[Cursor]()
+
+        def wait() -> None:
+            try:
+                told.set_result(other.cursor("audit", wait=None))
+            except ClientClosed as error:
+                told.set_exception(error)
+
+        threading.Thread(target=wait, daemon=True).start()
+        assert waits.wait(10)
+        other.close()
+        with pytest.raises(ClientClosed):
+            told.result(10)
+        waits.clear()
+        asyncio.run(test())
 
 
 def test_a_session_that_is_lost_ends_the_cursor_also_while_it_waits(

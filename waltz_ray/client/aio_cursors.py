@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Literal, Protocol
@@ -19,6 +20,7 @@ from waltz_ray.client.cursor_rules import CursorCall, CursorProgress, cursor_sta
 from waltz_ray.client.followers import AsyncFollower
 from waltz_ray.client.opening import opened
 from waltz_ray.client.time_limits import checked_timeout
+from waltz_ray.client.waits import LOOK_S
 from waltz_ray.errors import (
     CursorLost,
     CursorNotFound,
@@ -261,9 +263,9 @@ class AsyncCursor(StaysHere, AsyncIterator[Transaction]):
 
 
 async def open_async_cursor(
-    reader: AsyncCursorReader, book: CursorBook, call: CursorCall, wait: float | None
+    reader: AsyncCursorReader, book: CursorBook, call: CursorCall, wait: float | None, check_open: Callable[[], None]
 ) -> AsyncCursor:
-    """The cursor, made if it is not there, and ours; see ``WaltzClient.cursor``."""
+    """The cursor, made if it is not there, and ours; see ``WaltzClient.cursor``. ``check_open``: of the client."""
     call.plan(reader.partitions)  # InvalidInput at once
     end_s = None if wait is None else time.monotonic() + checked_timeout(wait)
     while True:
@@ -273,7 +275,7 @@ async def open_async_cursor(
         except CursorNotFound:
             await _create(reader, book, call)
         except CursorTaken:
-            if not await _wait_until_free(book, call.name, end_s):
+            if not await _wait_until_free(book, call.name, end_s, check_open):
                 raise
     try:
         call.check(held.record.positions, reader.partitions)
@@ -316,9 +318,8 @@ async def _starts(reader: AsyncCursorReader, book: CursorBook, call: CursorCall)
     return cursor_starts(plan, call.moves_with_the_log, marks, first_ids)
 
 
-async def _wait_until_free(book: CursorBook, name: str, end_s: float | None) -> bool:
-    left_s = None if end_s is None else end_s - time.monotonic()
-    if left_s is not None and left_s <= 0:
+async def _wait_until_free(book: CursorBook, name: str, end_s: float | None, check_open: Callable[[], None]) -> bool:
+    if end_s is not None and time.monotonic() >= end_s:
         return False
     loop, free = asyncio.get_running_loop(), asyncio.Event()
 
@@ -328,10 +329,12 @@ async def _wait_until_free(book: CursorBook, name: str, end_s: float | None) -> 
 
     cancel = await opened(lambda: book.when_free(name, tell), lambda cancel: cancel())
     try:
-        async with compat.timeout(left_s):
-            await free.wait()
-    except TimeoutError:
+        while end_s is None or time.monotonic() < end_s:
+            with suppress(TimeoutError):
+                async with compat.timeout(LOOK_S if end_s is None else min(LOOK_S, end_s - time.monotonic())):
+                    await free.wait()
+                    return True
+            check_open()  # the directory of a client that was closed meanwhile tells nothing any more
         return False
     finally:
         await asyncio.to_thread(cancel)
-    return True

@@ -146,7 +146,7 @@ class AsyncReads(ABC):
         """A feed that goes on where its last owner stopped; see ``WaltzClient.cursor``."""
         call = CursorCall(name, partitions, start, hold, auto_commit)
         self._engine.check_open()
-        return await open_async_cursor(self, self._directory.cursors, call, wait)
+        return await open_async_cursor(self, self._directory.cursors, call, wait, self._engine.check_open)
 
     async def cursors(self) -> list[CursorStatus]:
         """Every cursor of the space: where it is, who has it, and how many transactions it is behind."""

@@ -327,7 +327,7 @@ class WaltzClient:
         """
         call = CursorCall(name, partitions, start, hold, auto_commit)
         self._engine.check_open()
-        return open_cursor(self, self._directory.cursors, call, wait)
+        return open_cursor(self, self._directory.cursors, call, wait, self._engine.check_open)
 
     def cursors(self) -> list[CursorStatus]:
         """Every cursor of the space: where it is, who has it, and how many transactions it is behind."""

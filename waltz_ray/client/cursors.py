@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Literal, Protocol
@@ -22,7 +22,7 @@ from waltz_ray.client.cursor_book import CursorBook, HeldCursor
 from waltz_ray.client.cursor_rules import CursorCall, CursorProgress, cursor_starts, first_trimmed
 from waltz_ray.client.followers import Follower
 from waltz_ray.client.time_limits import checked_timeout
-from waltz_ray.client.waits import wait_for
+from waltz_ray.client.waits import LOOK_S, wait_for
 from waltz_ray.errors import (
     CursorLost,
     CursorNotFound,
@@ -258,8 +258,10 @@ class Cursor(StaysHere, Iterator[Transaction]):
         self._progress.wrote(positions, time.monotonic())
 
 
-def open_cursor(reader: CursorReader, book: CursorBook, call: CursorCall, wait: float | None) -> Cursor:
-    """The cursor, made if it is not there, and ours; see ``WaltzClient.cursor``."""
+def open_cursor(
+    reader: CursorReader, book: CursorBook, call: CursorCall, wait: float | None, check_open: Callable[[], None]
+) -> Cursor:
+    """The cursor, made if it is not there, and ours; see ``WaltzClient.cursor``. ``check_open``: of the client."""
     call.plan(reader.partitions)  # InvalidInput at once
     end_s = None if wait is None else time.monotonic() + checked_timeout(wait)
     while True:
@@ -269,7 +271,7 @@ def open_cursor(reader: CursorReader, book: CursorBook, call: CursorCall, wait: 
         except CursorNotFound:
             _create(reader, book, call)
         except CursorTaken:
-            if not _wait_until_free(book, call.name, end_s):
+            if not _wait_until_free(book, call.name, end_s, check_open):
                 raise
     try:
         call.check(held.record.positions, reader.partitions)
@@ -310,12 +312,16 @@ def _starts(reader: CursorReader, book: CursorBook, call: CursorCall) -> dict[in
     return cursor_starts(plan, call.moves_with_the_log, marks, first_ids)
 
 
-def _wait_until_free(book: CursorBook, name: str, end_s: float | None) -> bool:
+def _wait_until_free(book: CursorBook, name: str, end_s: float | None, check_open: Callable[[], None]) -> bool:
     if end_s is not None and time.monotonic() >= end_s:
         return False
     free = threading.Event()
     cancel = book.when_free(name, free.set)
     try:
-        return wait_for(free, None if end_s is None else end_s - time.monotonic())
+        while end_s is None or time.monotonic() < end_s:
+            if wait_for(free, LOOK_S if end_s is None else min(LOOK_S, max(0.0, end_s - time.monotonic()))):
+                return True
+            check_open()  # the directory of a client that was closed meanwhile tells nothing any more
+        return False
     finally:
         cancel()

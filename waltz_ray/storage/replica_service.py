@@ -398,7 +398,7 @@ def _open_anew(log: PartitionLog, request: Open) -> StateReply:
 
 
 def _state(log: PartitionLog, session_id: int, previous_session_id: int) -> StateReply:
-    # At one moment: a reader that finds damage in between would make it a vote for a shorter log, as if that were whole.
+    # At one moment: a reader that finds damage in between would make it a vote for a shorter log that is whole.
     with log.standing_still():
         marks = log.low_water_mark, log.local_low_water_mark
         damaged = log.damaged is not None
