@@ -25,7 +25,7 @@ from waltz_ray.errors import Corruption, SegmentRotten
 from waltz_ray.protocol.records import build_records
 from waltz_ray.storage import scrub
 from waltz_ray.storage.layout import segment_ids
-from waltz_ray.storage.scrub import Scrub
+from waltz_ray.storage.scrub import Scrub, SegmentCheck, Verdict
 from waltz_ray.storage.scrub_plan import ScrubPlan, ScrubTarget
 from waltz_ray.storage.store import ReplicaStore
 
@@ -262,6 +262,30 @@ def test_a_lack_of_handles_is_no_damage() -> None:
     plan = scrubbed(store)
     assert (plan.progress.found, store.partition(0).rotten) == (0, {})
     disk.errors.clear()
+    assert_verifies_closed(disk, store)
+
+
+@pytest.mark.parametrize("mark", [RECORDS - 1, 3], ids=["repaired from a peer", "above the mark"])
+def test_a_lack_of_handles_while_it_is_looked_who_is_to_blame_is_no_damage(
+    mark: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index is wrong, and just then others take the last handles: the records are not bad for that."""
+    disk = FaultyDisk()
+    store = filled(disk, mark=mark)
+    disk.flip(closed_path(disk, suffix=".idx"), 128 + 9)
+    explained = SegmentCheck.explained
+
+    def without_handles(check: SegmentCheck, error: Corruption | OSError) -> Verdict:
+        disk.errors["open", ".seg"] = errno.EMFILE
+        return explained(check, error)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SegmentCheck, "explained", without_handles)
+        plan = scrubbed(store)
+    log = store.partition(0)
+    assert (plan.progress.found, log.rotten, log.damaged, log.last_id) == (0, {}, None, RECORDS - 1)
+    disk.errors.clear()
+    assert scrubbed(store).progress.repaired == 1
     assert_verifies_closed(disk, store)
 
 

@@ -105,7 +105,8 @@ class SegmentCheck:
         return batch
 
     def explained(self, error: Corruption | OSError) -> Verdict:
-        """Records or index: who is to blame? The log is told, if this is still the same segment. DiskFull."""
+        """Records or index: who is to blame? The log is told, if this is still the same segment. DiskFull; OSError
+        for a shortage, which says nothing of the segment."""
         try:
             view = self._view()
             self._partition.read_header(view.path, self.first_id)
@@ -117,6 +118,8 @@ class SegmentCheck:
             why = scan.reason or "bytes that are no record behind the last record"
             damage = Corruption(view.path, scan.end, why)
         except OSError as unreadable:
+            if is_shortage(unreadable):
+                raise
             good_id, damage = self._good_id - 1, self._unreadable(unreadable)
         except Corruption as bad_header:
             good_id, damage = self.first_id - 1, bad_header
