@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 
@@ -37,7 +40,7 @@ from waltz_ray.protocol.messages.replica import (
     Truncate,
     Truncated,
 )
-from waltz_ray.storage.disk import Mode, Writable
+from waltz_ray.storage.disk import DurableDisk, Mode, OsDisk, Writable
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.replica_service import ReplicaService
 
@@ -202,6 +205,45 @@ def test_a_sync_beside_one_that_fails_proves_nothing() -> None:
     with pytest.raises(SyncFailed):
         log.sync()
     assert log.synced_id == -1
+
+
+def test_a_sync_behind_one_that_fails_by_the_same_handle_proves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel has told one thread of it, which has not said so yet, and tells the next one that all is well:
+    partitions share the handle of the control file."""
+    disk = DurableDisk(OsDisk())
+    path = str(tmp_path / "file")
+    handle = disk.create(path)
+    told, outcomes = threading.Event(), list[str]()
+
+    def sync() -> None:
+        try:
+            disk.fdatasync(handle, path)
+        except SyncFailed:
+            outcomes.append("failed")
+        else:
+            outcomes.append("durable")
+
+    one, other = threading.Thread(target=sync), threading.Thread(target=sync)
+
+    def fdatasync(handle: int) -> None:
+        if threading.current_thread() is one:
+            told.set()
+            other.start()
+            other.join(timeout=0.2)  # it must not get anywhere; a right one only waits here
+            raise OSError(errno.EIO, "the device is gone")
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    one.start()
+    assert told.wait(20)
+    one.join()
+    other.join()
+    assert outcomes == ["failed", "failed"]
+    disk.disk.close(handle)
+    handle = DurableDisk(OsDisk()).create(path)  # with the same number
+    DurableDisk(OsDisk()).fdatasync(handle, path)
+    OsDisk().close(handle)
 
 
 # ---- an acknowledgement says what is durable at that moment, whatever happened since the write ----------------

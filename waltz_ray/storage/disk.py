@@ -17,6 +17,7 @@ import errno
 import fcntl
 import os
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,8 @@ _SYNC_FILE_RANGE_WRITE = 2
 _NOT_HERE = (errno.EINVAL, errno.ENOSYS, errno.ESPIPE)  # a file system, or what is no file, that has no such advice
 _AT_ONCE = 4  # 64 files of 100 KB: 42 ms one after the other, 24 when all have begun, 11 by four threads, 10 by 16
 _waiting = ThreadPoolExecutor(_AT_ONCE, "waltz-disk")
+_flushing: dict[int, threading.Lock] = {}  # by handle
+_failed: set[int] = set()  # handles of which a flush has failed
 
 
 def _found_sync_file_range() -> Callable[[int, int, int, int], int] | None:
@@ -141,8 +144,21 @@ class Disk(Protocol):
         """Milliseconds since the epoch: for what is advice only (creation times, the time index)."""
 
 
+def _flush(flush: Callable[[int], None], handle: int) -> None:
+    """A kernel tells a failure to one of those who flush by the same handle, and counts the pages of all as clean: what
+    the next one is told may be a lie, before anybody else can know of the failure. Here all are told."""
+    with _flushing.setdefault(handle, threading.Lock()):
+        if handle in _failed:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        try:
+            flush(handle)
+        except OSError:
+            _failed.add(handle)
+            raise
+
+
 class OsDisk:
-    """The real one. No state, so every thread may use it; threads for ``at_once`` are shared by the process."""
+    """The real one, for any thread. Handles, and what is remembered of them, are the process's."""
 
     def open(self, path: str, mode: Mode) -> int:
         flags = {"read": os.O_RDONLY, "write": os.O_RDWR, "create": os.O_RDWR | os.O_CREAT | os.O_TRUNC}[mode]
@@ -150,6 +166,7 @@ class OsDisk:
         return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
     def close(self, handle: int) -> None:
+        _failed.discard(handle)  # the next file to be opened may get that number
         os.close(handle)
 
     def pread(self, handle: int, size: int, offset: int) -> bytes:
@@ -176,10 +193,10 @@ class OsDisk:
         return os.fstat(handle).st_size
 
     def fdatasync(self, handle: int) -> None:
-        os.fdatasync(handle)
+        _flush(os.fdatasync, handle)
 
     def fsync(self, handle: int) -> None:
-        os.fsync(handle)
+        _flush(os.fsync, handle)
 
     def begin_writing(self, handle: int, size: int, offset: int) -> None:
         if _sync_file_range is not None and _sync_file_range(handle, offset, size, _SYNC_FILE_RANGE_WRITE):
