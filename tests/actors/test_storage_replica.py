@@ -22,6 +22,7 @@ from tests.actors.replica_client import connected
 from tests.security.keys import secret_in
 from waltz_ray.actors import storage_replica
 from waltz_ray.actors.full_disk import FullDisk
+from waltz_ray.actors.own_sets import OwnSets
 from waltz_ray.actors.own_storage import open_storage, replica_directory
 from waltz_ray.actors.replica_endpoint import end_process
 from waltz_ray.actors.storage_replica import ReplicaHost
@@ -106,6 +107,26 @@ def test_another_clusters_disk_is_refused(tmp_path: Path, store: ClusterStore) -
     open_storage(OsDisk(), replica_directory(str(tmp_path), 0), other, 0, CONFIG).close()
     with pytest.raises(ForeignStorage):
         open_storage(OsDisk(), replica_directory(str(tmp_path), 0), store, 0, CONFIG)
+
+
+def test_a_partition_that_a_failing_disk_does_not_open_is_told_of_and_ends_no_status(
+    tmp_path: Path, store: ClusterStore
+) -> None:
+    """The thread that follows spaces and trim marks asks for the status, too, and would have ended by it."""
+
+    class Failing(OsDisk):
+        def listdir(self, path: str) -> list[str]:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    directory = replica_directory(str(tmp_path), 0)
+    storage = open_storage(OsDisk(), directory, store, 0, CONFIG)
+    storage.partition(1).open_session(1)
+    storage.close()
+    storage = open_storage(Failing(), directory, store, 0, CONFIG)
+    told = storage_replica._held(storage, OwnSets(0, True, lambda: None))
+    assert told[1].damaged == "[Errno 5] Input/output error"
+    assert told[0].damaged is None
+    storage.close()
 
 
 # -- with a real ZooKeeper ----------------------------------------------------------------------------------

@@ -164,6 +164,21 @@ def test_a_segment_that_is_dropped_while_sizes_are_asked_for_has_none() -> None:
     assert 0 in during.values()
 
 
+def test_a_file_that_goes_while_the_disk_use_is_added_up_uses_none() -> None:
+    disk = HookedDisk()
+    store = create(disk)
+    log = store.partition(0)
+    log.open_session(1)
+    append(log, 40)
+
+    def cut_at_the_next() -> None:  # of the first segment something is left
+        disk.hooks["file_size"] = lambda: log.truncate(1, 3)
+
+    disk.hooks["file_size"] = cut_at_the_next
+    assert store.disk_use_bytes() >= store.disk_use_bytes() > 0
+    assert log.last_id == 3
+
+
 def test_damage_found_while_a_sync_waits_for_another_one_leaves_it_nothing_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

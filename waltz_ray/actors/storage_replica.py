@@ -492,8 +492,8 @@ def _held(store: ReplicaStore, sets: OwnSets) -> dict[int, StoredPartition]:
 def _stored(store: ReplicaStore, partition_id: int) -> StoredPartition:
     try:
         partition = store.partition(partition_id)
-    except StorageError as error:  # its control entry is lost, or the store is being closed: nothing is known
-        return StoredPartition(damaged=str(error))
+    except (StorageError, OSError) as error:  # its control entry is lost, the store is being closed, the disk fails
+        return StoredPartition(damaged=_told(error))
     return StoredPartition(
         session=partition.session_id,
         first_id=partition.first_id,

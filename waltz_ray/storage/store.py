@@ -242,8 +242,9 @@ class ReplicaStore:
         disk, total = self.disk.disk, 0
         for name in disk.listdir(self.directory):
             path = f"{self.directory}/{name}"
-            files = [f"{path}/{inner}" for inner in disk.listdir(path)] if disk.is_directory(path) else [path]
-            total += sum(disk.file_size(file) for file in files if disk.exists(file))
+            for file in [f"{path}/{inner}" for inner in disk.listdir(path)] if disk.is_directory(path) else [path]:
+                with contextlib.suppress(FileNotFoundError):  # removed, or renamed, since it was listed
+                    total += disk.file_size(file)
         return total
 
     def close(self) -> None:
