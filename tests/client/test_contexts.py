@@ -9,6 +9,7 @@ import pytest
 
 from tests.client.conftest import PATIENCE_S, MakeClient, Recorder
 from tests.client.fake_server import FakeServer
+from tests.client.test_lock_lines import no_more_threads
 from waltz_ray.client import TransactionBuilder, TransactionContext
 from waltz_ray.errors import ClientClosed, InvalidInput
 
@@ -168,3 +169,15 @@ def test_close_ends_contexts_that_wait(server: FakeServer, make_client: MakeClie
     assert [type(error) for error in context.errors] == [ClientClosed]
     with pytest.raises(ClientClosed):
         client.submit(Context(simple))
+
+
+def test_a_context_for_which_there_is_no_thread_at_all_has_not_begun(
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = make_client()
+    with monkeypatch.context() as patched:
+        no_more_threads(patched, 0)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            client.submit(Context(simple))
+    client.flush(PATIENCE_S)  # nothing is waited for
+    client.close()

@@ -246,6 +246,31 @@ def test_workers_begin_in_order_and_never_more_than_allowed() -> None:
     assert not pool.put(work, 99)
 
 
+def no_more_threads(monkeypatch: pytest.MonkeyPatch, than: int) -> None:
+    """As where the process may have no further one (``ulimit -u``)."""
+    begin = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if int(thread.name.rpartition("-")[2]) >= than:
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+
+def test_where_no_further_thread_can_be_had_those_that_there_are_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who calls may be the thread of callbacks, which would have ended by it, without a word to anybody."""
+    pool = WorkerPool(3, "test-worker")
+    gate, over = threading.Event(), threading.Event()
+    with monkeypatch.context() as patched:
+        no_more_threads(patched, 1)
+        assert pool.put(gate.wait, PATIENCE_S)
+        assert pool.put(over.set)
+    gate.set()
+    assert over.wait(PATIENCE_S)
+    pool.close(wait=True)
+
+
 def test_what_a_call_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     pool = WorkerPool(1, "test-worker")
     done = threading.Event()

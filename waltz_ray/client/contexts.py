@@ -96,7 +96,11 @@ class ContextRunner:
             if self._closed:
                 raise ClientClosed("the client is closed, this was not sent; connect again")
             self._runs[run] = None
-        self.again(run)
+        try:
+            self.again(run)
+        except BaseException:  # there is no thread for it: nobody is to wait for one that was never begun
+            self._take_out(run)
+            raise
         return run
 
     def open_runs(self) -> list[ContextRun]:

@@ -32,17 +32,29 @@ class WorkerPool:
         self._closed = False
 
     def put(self, function: Callable[..., object], *args: object) -> bool:
-        """Call ``function(*args)`` on a thread; what it raises is logged. False: closed, it will not be called."""
+        """Call ``function(*args)`` on a thread; what it raises is logged. False: closed, it will not be called.
+
+        RuntimeError, MemoryError: nor will it, since not a single thread can be started.
+        """
         with self._lock:
             if self._closed:
                 return False
+            if len(self._threads) < min(self._under_way + 1, self._most):
+                self._begin_thread()
             self._calls.put((function, args))
             self._under_way += 1
-            if len(self._threads) < min(self._under_way, self._most):
-                name = f"{self._name}-{len(self._threads)}"
-                self._threads.append(threading.Thread(target=self._run, name=name, daemon=True))
-                self._threads[-1].start()
         return True
+
+    def _begin_thread(self) -> None:
+        """One more, if it can be had: else those that there are do it, and who calls need not hear of it."""
+        thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError):
+            if not self._threads:
+                raise
+        else:
+            self._threads.append(thread)
 
     def close(self, wait: bool) -> None:
         """Begin no further call. ``wait`` for those that run, unless this is one of them."""
