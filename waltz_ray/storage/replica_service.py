@@ -197,8 +197,9 @@ class ReplicaService:
             rules.check_there(self.store, log.partition_id)
             if request.session_id != NO_SESSION:
                 self._check_change(log, request, connection)
-            log.sync()
-            return _state(log, request.session_id, log.session_id)  # others may append: it tells what is durable
+            with log.standing_still():
+                log.sync()
+                return _state(log, request.session_id, log.session_id)  # others may append: it tells what is durable
 
     def change(
         self,
@@ -384,25 +385,25 @@ def _open(store: ReplicaStore, log: PartitionLog, request: Open) -> StateReply:
     with rules.refusing:
         log.check_fence()
     rules.check_files(log, request, store.directory)
-    with rules.refusing_open:
+    with log.standing_still(), rules.refusing_open:
         previous = log.open_session(request.session_id)
-    return _state(log, request.session_id, previous)
+        return _state(log, request.session_id, previous)
 
 
 def _open_anew(log: PartitionLog, request: Open) -> StateReply:
     """The fence is lost, and ZooKeeper says that nobody counts on what this replica has: it may begin empty."""
     _log.warning("%s; it has joined no session, so session %d makes it anew", log.fence_lost, request.session_id)
-    with rules.refusing_open:
+    with log.standing_still(), rules.refusing_open:
         log.make_anew(request.session_id)
-    return _state(log, request.session_id, NO_SESSION)
+        return _state(log, request.session_id, NO_SESSION)
 
 
 def _state(log: PartitionLog, session_id: int, previous_session_id: int) -> StateReply:
-    # At one moment: a reader that finds damage in between would make it a vote for a shorter log that is whole.
-    with log.standing_still():
-        marks = log.low_water_mark, log.local_low_water_mark
-        damaged = log.damaged is not None
-        return StateReply(log.partition_id, session_id, previous_session_id, *marks, log.synced_id, damaged)
+    """Of a log that stands still: a reader that finds damage in between would make it a vote for a shorter log, as if
+    that were whole."""
+    marks = log.low_water_mark, log.local_low_water_mark
+    damaged = log.damaged is not None
+    return StateReply(log.partition_id, session_id, previous_session_id, *marks, log.synced_id, damaged)
 
 
 def _readable_end(log: PartitionLog, request: ReadTimes | FindTime | FindExcess) -> int:
