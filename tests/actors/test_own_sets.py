@@ -12,9 +12,11 @@ from waltz_ray.actors.own_sets import OwnSets
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
+from waltz_ray.errors import OutOfResources
 from waltz_ray.protocol.messages.replica import Append, Open, Refused
 from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
 from waltz_ray.storage.disk import OsDisk
+from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.store import ReplicaStore
 
@@ -109,6 +111,44 @@ def test_a_partition_that_comes_back_is_this_replicas_again(bench: Bench) -> Non
     bench.moved(0, (0, OWN, 2))
     bench.follow()
     assert (bench.sets.left, bench.last_id(0)) == (frozenset(), 3)
+
+
+def test_a_move_that_ends_while_its_partition_is_looked_at_is_looked_at_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch tells of it when the roster has just been read, in which this replica had the partition still."""
+    roster = ClusterStore.roster
+
+    def moved_then(store: ClusterStore, p: int) -> tuple[Roster, int]:
+        read = roster(store, p)
+        monkeypatch.undo()
+        bench.published(0, 6, (0, 2, 3))
+        bench.moved(0, (0, 2, 3))
+        return read
+
+    bench.moved(0, (0, OWN, 2))
+    monkeypatch.setattr(ClusterStore, "roster", moved_then)
+    bench.follow()
+    assert bench.last_id(0) == 9
+    bench.follow()
+    assert bench.last_id(0) == -1
+
+
+def test_all_are_looked_at_when_handles_that_were_short_are_there_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.published(0, 6, (0, 2, 3))
+    bench.sets = bench.new_sets()
+
+    def short(partition_id: int) -> PartitionLog:
+        raise OutOfResources("no handle")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.disk, "partition", short)
+        with pytest.raises(OutOfResources):
+            bench.follow()
+    bench.follow()
+    assert bench.last_id(0) == -1
 
 
 def test_one_that_was_away_when_it_was_moved_finds_out_when_it_starts(bench: Bench) -> None:

@@ -57,22 +57,36 @@ class OwnSets:
         SyncFailed: end the process."""
         if self._all_unsure:
             self._all_unsure = False
-            self._unsure |= set(_opened(service))
+            try:
+                self._unsure |= set(_opened(service))
+            except BaseException:
+                self._all_unsure = True
+                raise
             self.known.clear()
         for p in sorted(self._unsure):
-            self.known.pop(p, None)
+            self._unsure.discard(p)  # before it is looked at: it may change, and be told of, meanwhile
+            sure = False
             try:
-                roster, _ = store.roster(p)
-            except NoNode:
-                self._unsure.discard(p)
-                continue
-            if self._replica_id in roster.replicas:
-                self.left -= {p}
-                self._unsure.discard(p)
-            elif service.vacate(p, roster.last_published_session):
-                log.info("replica %d: partition %d was moved to %s", self._replica_id, p, sorted(roster.replicas))
-                self.left |= {p}
-                self._unsure.discard(p)
+                sure = self._is_sure(p, store, service)
+            finally:
+                if not sure:
+                    self._unsure.add(p)
+
+    def _is_sure(self, p: int, store: ClusterStore, service: ReplicaService) -> bool:
+        """Whether the partition is this replica's, or nothing of it is left here."""
+        self.known.pop(p, None)
+        try:
+            roster, _ = store.roster(p)
+        except NoNode:
+            return True
+        if self._replica_id in roster.replicas:
+            self.left -= {p}
+            return True
+        if not service.vacate(p, roster.last_published_session):
+            return False
+        log.info("replica %d: partition %d was moved to %s", self._replica_id, p, sorted(roster.replicas))
+        self.left |= {p}
+        return True
 
     def look(self, store: ClusterStore) -> None:
         """Know where the partitions are that were not known yet. CoordinationError."""
