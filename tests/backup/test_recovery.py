@@ -15,13 +15,14 @@ import pytest
 
 from tests.storage.helpers import records
 from waltz_ray import recording
+from waltz_ray.actors.own_storage import open_storage
 from waltz_ray.actors.settings import Settings, to_json
 from waltz_ray.backup.recovery import RECOVERED, apply_recovery, forget_recovered, plan_recovery, read_recovered
 from waltz_ray.config import ClusterConfig, StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.coordination.snapshot import plant_recovered, snapshot_nodes
-from waltz_ray.errors import ClusterMismatch, Corruption, InvalidInput, StorageError, StorageLocked
+from waltz_ray.errors import ClusterMismatch, Corruption, ForeignStorage, InvalidInput, StorageError, StorageLocked
 from waltz_ray.finding import cluster_file
 from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.protocol.disaster import SESSION_MARGIN, Undecided
@@ -47,7 +48,8 @@ class Disks:
         self.directories: list[str] = []
 
     def replica(self, number: int, *logs: tuple[int, int, int], mark: int = -1, session: int = 5) -> None:
-        """``logs``: by partition (count of records, tag of those from 10 on, session)."""
+        """``logs``: by partition (count of records, tag of those from 10 on, session). ``mark``: of those that reach
+        it."""
         directory = str(self.path / f"replica-{number}")
         store = ReplicaStore.create(OsDisk(), directory, self.key, 3, CONFIG)
         for p, (count, tag, of_session) in enumerate(logs):
@@ -57,7 +59,7 @@ class Disks:
             if count > 10:
                 log.append(of_session, records(10, count - 10, tag, p))
             log.sync()
-            if mark >= 0:
+            if 0 <= mark < count:
                 log.set_low_water_mark(of_session, mark, mark)
         store.close()
         self.directories.append(directory)
@@ -158,6 +160,37 @@ def test_one_disk_of_three_is_no_quorum(disks: Disks) -> None:
         apply_recovery(plan, str(disks.path))
     accepted = plan_recovery(disks.directories[:1], accept_loss=True)
     assert [accepted.decided[p].lost for p in range(3)] == [((30, None),), ((20, None),), ((0, None),)]
+
+
+def test_a_disk_that_is_found_when_its_records_were_given_up_does_not_vouch_for_them(tmp_path: Path) -> None:
+    """It has a mark behind them, and a replica keeps what is up to its mark: their IDs are others' by then."""
+    disks = Disks(tmp_path)
+    for number, count in enumerate((30, 30, 15)):
+        disks.replica(number, (count, 1, 5), (5, 0, 4), mark=4 if count == 15 else 29)
+    disks.remember(number=2)
+    here = disks.directories[2]
+    apply_recovery(plan_recovery([here], accept_loss=True), str(tmp_path))
+    recovered = read_recovered(str(tmp_path))
+    assert recovered is not None
+    server = MemoryZooKeeperServer()
+    plant_recovered(server.client(), "c", *recovered)
+    store = ClusterStore(server.client(), "c")
+    open_storage(OsDisk(), here, store, 2, CONFIG).close()
+    refused = r"replica 0: .* gave up what it has of partition 0 from transaction 15 on; .* replace-replica 0 --set"
+    with pytest.raises(ForeignStorage, match=refused):
+        open_storage(OsDisk(), disks.directories[0], store, 0, CONFIG)
+
+    disks.zookeeper = server.client()
+    disks.remember(number=2)  # as its process does; and then ZooKeeper is lost once more
+    again = plan_recovery([disks.directories[0], here], accept_loss=True)
+    assert again.unread == (
+        "partition 0 of replica 0 does not count: an earlier recovery has given up what it has from transaction 15 on",
+    )
+    assert again.decided[0].keep == {2: 14}
+    apply_recovery(again, str(tmp_path))
+    recovered_again = read_recovered(str(tmp_path))
+    assert recovered_again is not None
+    assert [each.first_id for each in recovered_again[1].given_up[0]] == [15, 15]
 
 
 def test_two_disks_that_differ_and_may_both_be_right_are_undecided(disks: Disks) -> None:

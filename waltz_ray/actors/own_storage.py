@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 
 from waltz_ray.actors.full_disk import few
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
-from waltz_ray.errors import ControlFileMissing, NoNode
+from waltz_ray.errors import ControlFileMissing, Corruption, ForeignStorage, NoNode
+from waltz_ray.protocol.disaster import GivenUp
 from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.storage.disk import Disk
 from waltz_ray.storage.store import ReplicaStore
@@ -29,7 +31,7 @@ def open_storage(
     """
     info = store.info()
     try:
-        return ReplicaStore.open(disk, directory, info.cluster_key, config)
+        storage = ReplicaStore.open(disk, directory, info.cluster_key, config)
     except ControlFileMissing as error:
         joined = joined_partitions(store, replica_id)
         if joined:
@@ -39,6 +41,30 @@ def open_storage(
                 f"with: waltz replace-replica {replica_id}"
             ) from error
         return ReplicaStore.create(disk, directory, info.cluster_key, info.partitions, config)
+    try:
+        _check_not_given_up(storage, store.given_up(), replica_id)
+    except BaseException:
+        storage.close()
+        raise
+    return storage
+
+
+def _check_not_given_up(storage: ReplicaStore, given_up: Mapping[int, Sequence[GivenUp]], replica_id: int) -> None:
+    """ForeignStorage if the disk was not there when the cluster was recovered without some of its records, and has
+    these: it would vouch for them, though others have their IDs by now."""
+    for p in given_up.keys() & set(storage.served_ids):
+        try:
+            log = storage.partition(p)
+        except Corruption:
+            continue  # it cannot tell, and vouches for nothing
+        some = [each.first_id for each in given_up[p] if each.is_on(log.session_id, log.local_low_water_mark)]
+        if some:
+            raise ForeignStorage(
+                f"replica {replica_id}: {storage.directory} was not there when the cluster was recovered from its "
+                f"replicas, which gave up what it has of partition {p} from transaction {min(some)} on; have it set "
+                f"aside (renamed, not deleted) and copied from the others: "
+                f"waltz replace-replica {replica_id} --set-files-aside"
+            )
 
 
 def joined_partitions(store: ClusterStore, replica_id: int) -> list[int]:

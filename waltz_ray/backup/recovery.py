@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from waltz_ray.config import StorageConfig
+from waltz_ray.coordination.cluster_nodes import given_up_fields, given_up_of
 from waltz_ray.coordination.embedded import zookeeper_directory
-from waltz_ray.coordination.snapshot import RecoveredNodes, info_in
+from waltz_ray.coordination.snapshot import RecoveredNodes, given_up_in, info_in
 from waltz_ray.errors import Corruption, InvalidInput, StorageError, WaltzError
 from waltz_ray.finding import cluster_file
-from waltz_ray.protocol.disaster import Belief, CopyFacts, Undecided, decide, possible_sets
+from waltz_ray.protocol.disaster import Belief, CopyFacts, GivenUp, Undecided, decide, possible_sets
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.roster import Roster
 from waltz_ray.small_files import replace_small_file, sync_directory
@@ -95,7 +96,7 @@ def plan_recovery(
                 f"the replicas have {slots} partitions, and {numbers[newest]}/{MEMORY_FILE} knows of "
                 f"{info.partitions}: a space was added just before ZooKeeper was lost; nobody remembers it"
             )
-        reader = _Reader(stores, progress)
+        reader = _Reader(stores, given_up_in(nodes), progress)
         sets = _sets_of(memories, newest, nodes, info.replica_ids)
         verdicts = {p: reader.verdict(p, sets(p), accept_loss) for p in range(info.partitions) if p not in reader.gone}
         return RecoveryPlan(
@@ -188,12 +189,20 @@ def _write(into: str, plan: RecoveryPlan) -> None:
         "last_client_id": plan.last_client_id,
         "last_server_id": _SERVER_ID_MARGIN,
         "recovery": str(uuid.uuid4()),
+        "given_up": given_up_fields(_given_up(plan)),
     }
     path = Path(into) / RECOVERED
     try:
         replace_small_file(path, json.dumps(fields, indent=1) + "\n", 0o600)  # with the passwords of topics' users
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}; give the same command again") from error
+
+
+def _given_up(plan: RecoveryPlan) -> dict[int, list[GivenUp]]:
+    """By this recovery and those before it."""
+    before = given_up_in(plan.nodes)
+    now = {p: verdict.given_up for p, verdict in plan.decided.items()}
+    return {p: [*before.get(p, ()), *([each] if each is not None else [])] for p, each in now.items()}
 
 
 def read_recovered(directory: str) -> tuple[uuid.UUID, RecoveredNodes] | None:
@@ -209,7 +218,8 @@ def read_recovered(directory: str) -> tuple[uuid.UUID, RecoveredNodes] | None:
             {int(p): int(generation) for p, generation in fields["generations"].items()},
             {int(p): int(mark) for p, mark in fields["trim_marks"].items()},
             (int(fields["last_client_id"]), int(fields["last_server_id"])),
-            str(fields.get("recovery", "")),  # not in a file of an earlier version
+            str(fields.get("recovery", "")),  # neither is in a file of an earlier version
+            given_up_of(fields),
         )
         return uuid.UUID(fields["cluster_key"]), nodes
     except FileNotFoundError:
@@ -284,8 +294,10 @@ def _opened(disk: OsDisk, numbers: Mapping[int, str], key: uuid.UUID) -> Iterato
 class _Reader:
     """Reads every copy once to learn what was given out, and each pair to see where they differ."""
 
-    def __init__(self, stores: Mapping[int, ReplicaStore], progress: Progress) -> None:
-        self._stores, self._progress = stores, progress
+    def __init__(
+        self, stores: Mapping[int, ReplicaStore], given_up: Mapping[int, Sequence[GivenUp]], progress: Progress
+    ) -> None:
+        self._stores, self._given_up, self._progress = stores, given_up, progress
         self.gone = frozenset().union(*(store.removed for store in stores.values()))
         self.unread: list[str] = []
         self.generations: dict[int, int] = {}
@@ -299,7 +311,7 @@ class _Reader:
             if p not in store.partition_ids:
                 continue
             log = store.partition(p)
-            why = str(log.fence_lost or log.damaged or "") or self._scanned(p, log)
+            why = str(log.fence_lost or log.damaged or "") or self._of_before(p, log) or self._scanned(p, log)
             if why:
                 self.unread.append(f"partition {p} of replica {r} does not count: {why}")
             else:
@@ -314,6 +326,11 @@ class _Reader:
             if at is not None:
                 differences[one, other] = at
         return decide(facts, differences, sets, accept_loss)
+
+    def _of_before(self, p: int, log: PartitionLog) -> str:
+        """ "" unless it has what an earlier recovery has given up."""
+        some = [e.first_id for e in self._given_up.get(p, ()) if e.is_on(log.session_id, log.local_low_water_mark)]
+        return f"an earlier recovery has given up what it has from transaction {min(some)} on" if some else ""
 
     def _scanned(self, p: int, log: PartitionLog) -> str:
         """ "" if all of it can be read."""

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -39,6 +39,7 @@ from typing import Any
 from waltz_ray.coordination.api import Write, ZooKeeper
 from waltz_ray.errors import ClusterMismatch, ClusterNotFound, CoordinationError, NodeExists, NoNode, VersionConflict
 from waltz_ray.protocol.cluster_members import ClusterMembers
+from waltz_ray.protocol.disaster import GivenUp
 from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.replica_sets import ReplicaPlace, choose_sets, nowhere_in_particular
@@ -53,6 +54,8 @@ __all__ = [
     "ClusterInfo",
     "complete_info",
     "create_nodes",
+    "given_up_fields",
+    "given_up_of",
     "info_json",
     "info_of",
     "naming",
@@ -111,6 +114,17 @@ def to_fields(path: str, data: bytes) -> dict[str, Any]:
         if not isinstance(fields, dict) or fields.get("version") != _VERSION:
             raise ValueError(f"not JSON of version {_VERSION}")
         return fields
+
+
+def given_up_fields(given_up: Mapping[int, Iterable[GivenUp]]) -> dict[str, list[list[int]]]:
+    """Partition -> [first ID, session], as JSON has it."""
+    return {str(p): [[each.first_id, each.session_id] for each in some] for p, some in sorted(given_up.items()) if some}
+
+
+def given_up_of(fields: Mapping[str, Any]) -> dict[int, list[GivenUp]]:
+    """What ``given_up_fields`` was given; earlier versions wrote none. ValueError, KeyError, TypeError."""
+    found = fields.get("given_up", {}).items()
+    return {int(p): [GivenUp(int(first_id), int(session)) for first_id, session in some] for p, some in found}
 
 
 @contextmanager

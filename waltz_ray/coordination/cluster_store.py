@@ -19,6 +19,7 @@ from waltz_ray.coordination.cluster_nodes import (
     ClusterInfo,
     complete_info,
     create_nodes,
+    given_up_of,
     naming,
     partition_path,
     read_info,
@@ -41,6 +42,7 @@ from waltz_ray.errors import (
     VersionConflict,
 )
 from waltz_ray.protocol.cluster_members import ClusterMembers
+from waltz_ray.protocol.disaster import GivenUp
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.placement import Assignment
 from waltz_ray.protocol.replica_sets import ReplicaPlace, nowhere_in_particular
@@ -168,13 +170,24 @@ class ClusterStore:
     def recovery(self) -> str:
         """Which recovery from the disks has made the cluster's nodes: another text each time; "" if none has. What was
         in a log before need not be in it now, whatever their IDs."""
+        path, fields = self._recovered()
+        with naming(path):
+            return str(fields["recovery"]) if fields else ""
+
+    def given_up(self) -> dict[int, list[GivenUp]]:
+        """Partition -> what recoveries from the disks have given up of it: a disk that has it is of no use any more."""
+        path, fields = self._recovered()
+        with naming(path):
+            return given_up_of(fields)
+
+    def _recovered(self) -> tuple[str, dict[str, Any]]:
+        """(the node that a recovery has left, what is in it, {} if there is none)."""
         path = self._root + "/store/recovered"
         try:
             data, _ = self._zookeeper.get(path)
         except NoNode:
-            return ""
-        with naming(path):
-            return str(to_fields(path, data)["recovery"])
+            return path, {}
+        return path, to_fields(path, data)
 
     # -- IDs -----------------------------------------------------------------------------------------
 

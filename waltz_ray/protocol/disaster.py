@@ -21,7 +21,16 @@ from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, quorum_of
 from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry, Roster
 from waltz_ray.protocol.value import value
 
-__all__ = ["SESSION_MARGIN", "CopyFacts", "Undecided", "Belief", "decide", "may_be_committed", "possible_sets"]
+__all__ = [
+    "SESSION_MARGIN",
+    "Belief",
+    "CopyFacts",
+    "GivenUp",
+    "Undecided",
+    "decide",
+    "may_be_committed",
+    "possible_sets",
+]
 
 SESSION_MARGIN = 1000
 """A disk that is not here may remember a higher session than all that are: by far less than this."""
@@ -54,6 +63,25 @@ class Belief:
     roster: Roster
     why: str
     lost: tuple[tuple[int, int | None], ...] = ()
+
+    @property
+    def given_up(self) -> GivenUp | None:
+        """None: nothing is lost."""
+        first_id = min((first for first, _ in self.lost), default=None)
+        return None if first_id is None else GivenUp(first_id, self.roster.session_id)
+
+
+@value()
+class GivenUp:
+    """What a person has given up of a partition: the records from ``first_id`` on that were there before its session
+    ``session_id``. The IDs are given again, and a disk that was not here has the old ones."""
+
+    first_id: int
+    session_id: int
+
+    def is_on(self, session_id: int, local_low_water_mark: int) -> bool:
+        """Whether a copy that has accepted this session last, and vouches for what is up to its mark, has them."""
+        return session_id < self.session_id and local_low_water_mark >= self.first_id
 
 
 @value()
