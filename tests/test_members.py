@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from waltz_ray.actors.settings import Settings, to_json
@@ -97,6 +99,31 @@ def test_a_server_is_not_drained_kept_or_removed_beside_who_changes_the_cluster(
     members.keep_server(0)
     members.drain_server(1)
     assert members.membership.draining_servers == {1}
+
+
+def test_what_is_no_whole_number_never_gets_into_zookeeper(tmp_path: Path) -> None:
+    """Nobody could read the nodes any more, the manager included: of 1.0 they would say "1.0"."""
+    members = OwnMembers(tmp_path)
+    wrong: Any
+    for wrong in (1.0, True, "1", None):
+        changes: list[Callable[..., object]] = [
+            lambda wrong=wrong: members.move([wrong], [0, 1, 2]),
+            lambda wrong=wrong: members.move([0], [0, wrong, 2]),
+            lambda wrong=wrong: members.prefer([wrong], 1),
+            lambda wrong=wrong: members.prefer([0], wrong),
+            lambda wrong=wrong: members.drain_replica(wrong),
+            lambda wrong=wrong: members.drain_server(wrong),
+        ]
+        for change in changes:
+            with pytest.raises(InvalidInput, match="must be an integer, not"):
+                change()
+    numbers: Any = np.arange(3)
+    assert members.move(numbers[1:2], numbers) == {1: frozenset((0, 1, 2))}
+    members.prefer(numbers[:1], numbers[1])
+    members.drain_server(numbers[0])
+    assert members.store.moves.read().wanted == {1: frozenset((0, 1, 2))}
+    assert members.store.preferred(1) == (0,)
+    assert members.membership.draining_servers == {0}
 
 
 def test_two_who_say_at_once_where_partitions_are_to_be_served_are_both_heard(

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from waltz_ray.actors.settings import as_of, from_json
+from waltz_ray.client.application import checked_int
 from waltz_ray.client.time_limits import checked_timeout
 from waltz_ray.coordination.upgrade_store import UpgradeStore
 from waltz_ray.errors import InvalidInput, NoNode, PartitionNotReady, StorageError
@@ -63,8 +64,9 @@ class ServerRow:
 class Members(ClusterHandle):
     """``with Members("demo") as members: members.drain_replica(2)``. For several threads.
 
-    Found as by ``waltz_ray.connect``. What waits tells ``progress`` lines for people; PartitionNotReady after
-    ``timeout`` seconds, and it goes on being done.
+    Found as by ``waltz_ray.connect``. Numbers may be any kind of integer, also NumPy's; InvalidInput for what is none,
+    or nobody's. What waits tells ``progress`` lines for people; PartitionNotReady after ``timeout`` seconds, and it
+    goes on being done.
     """
 
     # ---- looking
@@ -142,6 +144,7 @@ class Members(ClusterHandle):
 
         InvalidInput, and nothing is changed, if too few replicas would be left.
         """
+        number = _replica(number)
         with self._planning(f"replica drain {number}"):
             largest = self._largest_set()
             members = self._store.members.change(lambda members: members.draining_replica(number, largest))
@@ -151,7 +154,7 @@ class Members(ClusterHandle):
 
     def drained(self, number: int) -> dict[int, frozenset[int]]:
         """The sets that ``drain_replica`` would have instead; nothing is changed. InvalidInput as there."""
-        members = self.membership.draining_replica(number, self._largest_set())
+        members = self.membership.draining_replica(_replica(number), self._largest_set())
         return set_plans.moved_off(self._wanted(), members.staying)
 
     def _largest_set(self) -> int:
@@ -159,6 +162,7 @@ class Members(ClusterHandle):
 
     def keep_replica(self, number: int) -> None:
         """It is not to be drained after all. What has not moved yet stays."""
+        number = _replica(number)
         with self._planning(f"replica drain {number} --cancel"):
             staying = self._store.members.change(lambda members: members.keeping_replica(number)).staying
             wanted, sets = self._store.moves.read().wanted, self.sets()
@@ -171,6 +175,7 @@ class Members(ClusterHandle):
         InvalidInput unless it has no partition, and while a space is being made: a manager that has not heard yet that
         it is drained may give it one.
         """
+        number = _replica(number)
         with self._planning(f"replica remove {number}"):
             held = self._held(number)
             self._changed(self._store.members.change(lambda members: members.without_replica(number, held)))
@@ -178,6 +183,7 @@ class Members(ClusterHandle):
 
     def check_replica_removal(self, number: int) -> None:
         """InvalidInput where ``remove_replica`` would be refused just now; nothing is changed."""
+        number = _replica(number)
         self.membership.without_replica(number, self._held(number))
 
     def _held(self, number: int) -> int:
@@ -207,6 +213,7 @@ class Members(ClusterHandle):
     def drain_server(self, number: int) -> None:
         """Have its partitions served by others. InvalidInput for the last one, and for the one that an interrupted
         upgrade has drained, which would keep it."""
+        number = _server(number)
         with self._planning(f"server drain {number}"):
             under_way = UpgradeStore(self._store.zookeeper, self.cluster).read()
             if under_way is not None and under_way.drained == number:
@@ -222,6 +229,7 @@ class Members(ClusterHandle):
 
     def keep_server(self, number: int) -> None:
         """It is not to be drained after all."""
+        number = _server(number)
         with self._planning(f"server drain {number} --cancel"):
             self.keep_server_under_lock(number)
 
@@ -231,6 +239,7 @@ class Members(ClusterHandle):
 
     def remove_server(self, number: int) -> None:
         """It belongs to the cluster no more, and no partition prefers it. InvalidInput unless it has none."""
+        number = _server(number)
         with self._planning(f"server remove {number}"):
             served = len(self._store.assignment()[0].partitions_of(number))
             self._changed(self._store.members.change(lambda members: members.without_server(number, served)))
@@ -239,17 +248,18 @@ class Members(ClusterHandle):
 
     def check_server_removal(self, number: int) -> None:
         """InvalidInput where ``remove_server`` would be refused just now; nothing is changed."""
+        number = _server(number)
         self.membership.without_server(number, len(self._store.assignment()[0].partitions_of(number)))
 
     # ---- partitions
 
     def prefer(self, partitions: Sequence[int], server: int) -> None:
         """These partitions are to be served by this server whenever it is there; they move at once. InvalidInput."""
-        members = self.membership
+        members, server = self.membership, _server(server)
         members.check_server(server)
         if server in members.draining_servers:
             raise InvalidInput(f"server {server} is drained, and is given nothing")
-        self._check_partitions(partitions)
+        partitions = self._checked_partitions(partitions)
         moved = set(partitions)
 
         def preferring(servers: Mapping[int, Sequence[int]]) -> dict[int, Sequence[int]]:
@@ -267,9 +277,8 @@ class Members(ClusterHandle):
         """These partitions are to be on exactly these replicas: what is wanted of them now. InvalidInput."""
         with self._planning("move"):
             members = self.membership
-            one = set_plans.checked_set(replicas, members.staying, members.replication)
-            self._check_partitions(partitions)
-            plan = dict.fromkeys(partitions, one)
+            one = set_plans.checked_set(map(_replica, replicas), members.staying, members.replication)
+            plan = dict.fromkeys(self._checked_partitions(partitions), one)
             self._want(plan)
             return plan
 
@@ -390,8 +399,18 @@ class Members(ClusterHandle):
         if plan:
             self._store.moves.want(plan)
 
-    def _check_partitions(self, partitions: Sequence[int]) -> None:
-        there = set(self._store.spaces.table().kept)
-        for p in partitions:
+    def _checked_partitions(self, partitions: Iterable[int]) -> list[int]:
+        """As ints: of 1.0 or True ZooKeeper's nodes would have a text that is no number, and nobody could read them."""
+        there, wanted = set(self._store.spaces.table().kept), [checked_int("a partition", p) for p in partitions]
+        for p in wanted:
             if p not in there:
                 raise InvalidInput(f"cluster {self.cluster!r} has no partition {p}; waltz status lists them")
+        return wanted
+
+
+def _replica(number: int) -> int:
+    return checked_int("a replica's number", number)
+
+
+def _server(number: int) -> int:
+    return checked_int("a server's number", number)

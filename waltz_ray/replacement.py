@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from waltz_ray.actors.supervision import ask, replica_name, restart_actor, statuses
+from waltz_ray.client.application import checked_int
+from waltz_ray.client.time_limits import checked_timeout
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import ConfigError, StorageError
@@ -34,8 +36,11 @@ def replace_replica(
     ``partitions``: only what it has of these. Returns when it serves all of its partitions; one that was damaged is
     served again when a server has opened a session with it. CoordinationError, and nothing is changed, while the
     replica is a member of a partition's last session. StorageError, saying why, if it cannot serve with the files that
-    it has; ``files_aside``: those are renamed, and it begins with none.
+    it has; ``files_aside``: those are renamed, and it begins with none. InvalidInput for what is no number.
     """
+    replica_id, deadline_s = checked_int("a replica's number", replica_id), checked_timeout(deadline_s)
+    if partitions is not None:
+        partitions = [checked_int("a partition", p) for p in partitions]
     client = KazooZooKeeper(zookeeper)
     try:
         store = ClusterStore(client, name)
