@@ -65,6 +65,34 @@ def test_files_that_cannot(config: ClusterConfig, section: str, field: str, tmp_
             check_files(having("server.pem"), here=here)
 
 
+def test_certificates_that_the_cluster_itself_would_not_believe(tmp_path: Path) -> None:
+    """Its processes would refuse each other, and it would not be up before somebody looks why."""
+
+    def files(name: str, host: str, days: int = 2) -> dict[str, Any]:
+        make_certificates(tmp_path / name, [host], [], days)
+        return {"tls_certificate": f"{tmp_path}/{name}/server.pem", "tls_key": f"{tmp_path}/{name}/server.key"}
+
+    named, old, good = files("named", "db.example.org"), files("old", "127.0.0.1", 0), files("good", "127.0.0.1")
+    of_named, of_old, of_good = (
+        dict[str, Any](tls_authority=f"{tmp_path}/{name}/authority.pem") for name in ("named", "old", "good")
+    )
+    parts: dict[str, Any]
+    no_name, verify = "not valid for '127.0.0.1'", "signature failure|unable to get local issuer certificate"
+    for section, why, parts in (
+        ("storage", no_name, {"storage": StorageConfig(**named, **of_named)}),
+        ("server", no_name, {"server": ServerConfig(**named, **of_named)}),
+        ("server", "has expired", {"server": ServerConfig(**old, **of_old)}),
+        ("server", verify, {"server": ServerConfig(**good, **of_named)}),
+        ("kv", verify, {"server": ServerConfig(**good, **of_good), "kv": KvConfig(actors=1, **named)}),
+    ):
+        config = ClusterConfig("demo", str(tmp_path), **parts)
+        with pytest.raises(ConfigError, match=rf"certificate of {section} .* believed at 127\.0\.0\.1: .*({why})"):
+            check_files(config, here=True)
+        check_files(config, here=False)  # where the nodes are elsewhere
+    announced = ServerConfig(host="db.example.org", **named, **of_named)
+    check_files(ClusterConfig("demo", str(tmp_path), server=announced), here=True)
+
+
 def test_ports_that_there_are_not() -> None:
     whole = ClusterConfig(
         kv=KvConfig(actors=2, port=65_534), topics=TopicConfig(actors=3, master_port=65_533, broker_port=65_236)

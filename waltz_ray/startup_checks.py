@@ -10,7 +10,7 @@ from pathlib import Path
 from waltz_ray.config import PORTS_OF_AN_ACTOR, SECTIONS, ClusterConfig
 from waltz_ray.errors import ConfigError
 from waltz_ray.guarding import guards_of_file, guards_with_rights
-from waltz_ray.net.tls import client_context, server_context
+from waltz_ray.net.tls import check_believed, client_context, server_context
 from waltz_ray.runtime.status import ActorState, ClusterStatus
 from waltz_ray.security.addresses import check_addresses
 from waltz_ray.security.client_rights import check_rights_can_hold, read_rights
@@ -20,6 +20,8 @@ __all__ = ["check_files", "check_layers_come_in", "check_ports", "check_settings
 _CHANGED_BY = "waltz apply changes settings of a cluster that runs (docs/deployment.md)"
 
 _LAST_PORT = 65_535
+_OWN_ADDRESS = "127.0.0.1"
+"""Of the node of a Ray that is started for the cluster."""
 _TLS_FILES = ("tls_certificate", "tls_key", "tls_clients", "tls_authority")
 
 
@@ -38,6 +40,8 @@ def check_files(config: ClusterConfig, here: bool) -> None:
                 raise ConfigError(f"{section}.{name} must be an absolute path, the same on every node, not {path!r}")
         if here:
             _check_tls(section, files)
+    if here:
+        _check_certificates(config)
     if here and config.rights_file:
         read_rights(Path(config.rights_file))
 
@@ -55,6 +59,26 @@ def _check_tls(section: str, files: Mapping[str, str]) -> None:
             f"the files of {section} for TLS ({named}) cannot be used: {error.strerror or error}; they have to be PEM "
             "files (waltz certs make)"
         ) from error
+
+
+def _check_certificates(config: ClusterConfig) -> None:
+    """ConfigError if the cluster's own processes would not believe each other by their certificates."""
+    server, kv = config.server, config.kv
+    for section, part, authority, host in (
+        ("storage", config.storage, config.storage.tls_authority, ""),
+        ("server", server, server.tls_authority, server.host),
+        ("kv", kv, server.tls_authority if kv.actors else "", kv.host),
+    ):
+        at = host or _OWN_ADDRESS
+        try:
+            if part.tls_certificate and authority:
+                check_believed(part.tls_certificate, part.tls_key, authority, at)
+        except OSError as error:
+            why = getattr(error, "verify_message", "") or error.strerror or error
+            raise ConfigError(
+                f"the certificate of {section} ({part.tls_certificate}) would not be believed at {at}: {why}; it has "
+                f"to be good now, from the authority ({authority}), and name that address"
+            ) from error
 
 
 def check_layers_come_in(config: ClusterConfig) -> None:

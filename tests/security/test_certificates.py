@@ -173,9 +173,10 @@ def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for expected in (True, False):
         with pytest.raises(SystemExit) as left:
-            main(["certs", "make", str(tmp_path / "c"), "--client", "ann", "--host", "127.0.0.1", "--json"])
+            main(["certs", "make", str(tmp_path / "c"), "--client", "ann", "--host", "db.example.org", "--json"])
         assert left.value.code == 0
         told = json.loads(capsys.readouterr().out)
         assert {name: each["new"] for name, each in told.items()} == dict.fromkeys(told, expected)
         assert list(told) == ["authority", "server", "ann"]
-    assert peer_names(server_of(tmp_path / "c", mutual=True), client_of(tmp_path / "c", "ann"), "127.0.0.1") == "ann"
+    for host in ("db.example.org", "127.0.0.1"):  # which is where a cluster of waltz up listens
+        assert peer_names(server_of(tmp_path / "c", mutual=True), client_of(tmp_path / "c", "ann"), host) == "ann"

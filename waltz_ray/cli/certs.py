@@ -11,6 +11,8 @@ from waltz_ray.cli.common import JsonOption, print_data
 
 __all__ = ["register"]
 
+_THIS_MACHINE = "localhost", "127.0.0.1", "::1"
+
 
 def register(app: typer.Typer) -> None:
     """Register this module's commands on ``app``."""
@@ -28,7 +30,7 @@ def make(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="Where the files are; made if it is not there.")],
     host: Annotated[
         list[str] | None,
-        typer.Option(help="A name or address of the servers; several times. \\[default: localhost, 127.0.0.1, ::1]"),
+        typer.Option(help="A name or address of the servers, beside localhost, 127.0.0.1 and ::1; several times."),
     ] = None,
     client: Annotated[
         list[str] | None, typer.Option(help="A client's name; several times. \\[default: client]")
@@ -42,7 +44,8 @@ def make(
     """
     from waltz_ray.security.certificates import make_certificates
 
-    made = make_certificates(Path(directory), host or ["localhost", "127.0.0.1", "::1"], client or ["client"], days)
+    hosts = list(dict.fromkeys([*(host or []), *_THIS_MACHINE]))  # where a cluster that tries them listens
+    made = make_certificates(Path(directory), hosts, client or ["client"], days)
     if as_json:
         names = {
             each.name: {"certificate": str(each.certificate), "key": str(each.key), "new": each.new} for each in made

@@ -21,6 +21,7 @@ __all__ = [
     "ServerTls",
     "Stamps",
     "certificate_name",
+    "check_believed",
     "client_context",
     "peer_channel",
     "replica_tls",
@@ -130,6 +131,19 @@ def client_context(
     if certificate is not None:
         context.load_cert_chain(certificate, key)
     return context
+
+
+def check_believed(certificate: str, key: str, authority: str, host: str) -> None:
+    """OSError, which ssl.SSLError is, unless who connects to ``host`` and trusts ``authority`` believes who shows this
+    certificate there now: both meet in memory."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    opener = client_context(authority).wrap_bio(to_client, to_server, server_hostname=host)
+    accepter = server_context(certificate, key).wrap_bio(to_server, to_client, server_side=True)
+    for side in (opener, accepter, opener):  # hello, certificate, verdict
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
 
 
 class ClientTls:
