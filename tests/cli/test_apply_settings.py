@@ -80,7 +80,7 @@ def told_of_plain(life: Deployed) -> list[str]:
 
 def test_tls_comes_and_goes_under_load(life: Deployed) -> None:
     files = life.directory.parent / "certificates"
-    make_certificates(files, ["127.0.0.1"], [], 2)
+    make_certificates(files, ["127.0.0.1"], [], 30)
     own = {"tls_certificate": str(files / "server.pem"), "tls_key": str(files / "server.key")}
     authority = str(files / "authority.pem")
     before, load = pids(life.status()), Load(life)

@@ -7,12 +7,14 @@ import platform
 import resource
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.test_commands import run
 from tests.cli.test_status import CLUSTER, SERVED, SERVER, SICK, answer, with_replica, with_server
+from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, StorageConfig
 from waltz_ray.coordination import java
 from waltz_ray.errors import ClusterNotFound, CoordinationError
 from waltz_ray.protocol.session_replica import Phase
@@ -27,6 +29,7 @@ from waltz_ray.runtime.status import (
     ReplicaProgress,
     ScrubStatus,
 )
+from waltz_ray.security.certificates import make_certificates
 
 __all__ = ["answer"]
 
@@ -168,7 +171,7 @@ def test_no_cluster_is_exit_code_2(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 def test_this_machine_is_looked_at_too(
-    answer: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    answer: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def no_java() -> str:
         raise CoordinationError("no Java 17")
@@ -182,6 +185,14 @@ def test_this_machine_is_looked_at_too(
         "no Java 17",
         "a process may open 256 files; a replica of 1 partitions needs 515",
     ]
+    make_certificates(tmp_path / "ends", [], [], 3)
+    make_certificates(tmp_path / "good", [], [], 30)
+    files = [dict[str, Any](tls_certificate=f"{tmp_path}/{name}/server.pem", tls_key="k") for name in ("ends", "good")]
+    config = ClusterConfig(server=ServerConfig(**files[0]), kv=KvConfig(**files[0]), http=HttpConfig(**files[1]))
+    answer(replace(CLUSTER, config=replace(config, storage=StorageConfig(tls_certificate="/elsewhere", tls_key="k"))))
+    assert run("doctor", "--json") == 1
+    (ends,) = json.loads(capsys.readouterr().out)["problems"][2:]
+    assert f"the certificate {tmp_path}/ends/server.pem ends on 20" in ends["problem"]
     answer(replace(CLUSTER, zookeeper_server=None))  # somebody else's ZooKeeper, somebody else's Java
     monkeypatch.setattr(resource, "getrlimit", lambda what: (4096, 4096))
     assert run("doctor") == 0

@@ -64,7 +64,7 @@ class Deployed:
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
     directory = tmp_path_factory.mktemp("deployed")
     certs = directory / "certs"
-    make_certificates(certs, ["localhost", "127.0.0.1"], ["client"], 2)
+    make_certificates(certs, ["localhost", "127.0.0.1"], ["client"], 30)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     tls = f"tls_certificate: {certs}/server.pem, tls_key: {certs}/server.key"

@@ -20,7 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from waltz_ray.errors import InvalidInput
 from waltz_ray.small_files import sync_directory, sync_file
 
-__all__ = ["AUTHORITY", "SERVER", "Made", "make_certificates"]
+__all__ = ["AUTHORITY", "SERVER", "Made", "good_until", "make_certificates"]
 
 AUTHORITY, SERVER = "authority", "server"
 _LONGEST_NAME = 64  # of a certificate's subject
@@ -61,6 +61,11 @@ def make_certificates(directory: Path, hosts: Sequence[str], clients: Sequence[s
     except OSError as error:
         raise InvalidInput(f"no certificates can be made in {directory}: {error.strerror}") from error
     return made
+
+
+def good_until(path: str) -> datetime.datetime:
+    """When the first certificate of a PEM file, which is a port's own, ends. OSError, ValueError: there is none."""
+    return x509.load_pem_x509_certificate(Path(path).read_bytes()).not_valid_after_utc
 
 
 def _general_name(host: str) -> x509.GeneralName:
