@@ -60,6 +60,7 @@ from waltz_ray.errors import (
     RayNotRunning,
     RecordsChanged,
     ReplicaRefused,
+    RuntimeEnvFailed,
     SecretUnusable,
     SegmentRotten,
     SpaceGone,
@@ -113,6 +114,7 @@ NEVER = {
     *(Corruption, PartitionDamaged),  # for a person, too
     *(AuthenticationFailed, SecretUnusable),  # until a person has put the right secret there
     *(StorageLocked, DiskFull, RayNotRunning, ClusterNotFound),  # until a person ends, frees or starts something
+    RuntimeEnvFailed,  # or gives another one
     *(SyncFailed, InvariantBroken),  # the process ends
     ProjectionFailed,  # the same record, or a disk for a person
     RecordsChanged,  # the same bytes

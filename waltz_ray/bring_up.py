@@ -44,6 +44,7 @@ from waltz_ray.errors import (
     CoordinationError,
     PartitionNotReady,
     RayNotRunning,
+    RuntimeEnvFailed,
 )
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.finding.cluster_file import ClusterFile
@@ -278,6 +279,8 @@ class _Attempt:
         while self._others_actors and find_actor(name, MANAGER) is not None:
             try:
                 return str(ask(name, MANAGER, "location", self._left_s())["cluster_key"])
+            except RuntimeEnvFailed:
+                raise
             except ClusterNotFound as error:
                 if time.monotonic() > self._deadline:
                     raise PartitionNotReady(f"cluster {name!r} was not up in time: {error}") from error
@@ -292,11 +295,23 @@ class _Attempt:
         """Where its ZooKeeper is. CoordinationError if there is none."""
         try:
             return str(ask(self._known.name, ZOOKEEPER, "connect_string", self._left_s()))
+        except RuntimeEnvFailed:
+            raise  # nothing of ours has begun
         except ClusterNotFound as error:
             log = f"{zookeeper_directory(self._known.directory)}/zookeeper.log"
             raise CoordinationError(
-                f"ZooKeeper does not start: {error}; look into {log}, or give --timeout more seconds"
+                f"ZooKeeper does not start: {error}; look into {log}{_log_of_environment()}, or give --timeout more "
+                "seconds"
             ) from error
+
+
+def _log_of_environment() -> str:
+    """Where Ray tells what it does before an actor's process begins, if this process has a ``runtime_env``, which its
+    actors inherit: pip may take minutes."""
+    environment = ray_lookup.runtime_env()
+    if not environment:
+        return ""
+    return f" and, for the runtime_env ({', '.join(environment)}), into runtime_env_setup-*.log among the logs of Ray"
 
 
 def _addresses() -> list[str]:
@@ -326,6 +341,8 @@ def _start_and_wait(known: ClusterFile, kv: int, topics: int, progress: Progress
             waiting = missing(status, kv, topics)
             if not waiting:
                 return status
+        except RuntimeEnvFailed:
+            raise
         except ClusterNotFound as error:
             waiting = [str(error)]
         text = f"waiting for {waiting[0]}" + (f" and {len(waiting) - 1} more" if len(waiting) > 1 else "")

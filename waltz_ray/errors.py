@@ -40,6 +40,7 @@
     └── ClientError
         ├── AccessRefused            the client has not the right to do this, or nobody knows who it is
         ├── ClusterNotFound          no cluster of that name
+        │   └── RuntimeEnvFailed     Ray cannot begin its actors with the runtime_env that they were made with
         ├── SpaceNotFound            no space of that name
         ├── SpaceGone                the space was deleted, with its records
         ├── PartitionNotReady        retriable: moving or recovering
@@ -129,6 +130,7 @@ __all__ = [
     "RayNotRunning",
     "RecordsChanged",
     "ReplicaRefused",
+    "RuntimeEnvFailed",
     "SecretUnusable",
     "SegmentRotten",
     "SpaceGone",
@@ -372,6 +374,10 @@ class AccessRefused(ClientError):
 
 class ClusterNotFound(ClientError):
     """No cluster of that name is running."""
+
+
+class RuntimeEnvFailed(ClusterNotFound):
+    """Ray cannot set up the runtime environment (``runtime_env``) with which an actor was made: nothing begins."""
 
 
 class SpaceNotFound(ClientError):

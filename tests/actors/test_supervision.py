@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+from ray.exceptions import RuntimeEnvSetupError
 
 from waltz_ray.actors import supervision
 from waltz_ray.actors.settings import Settings
 from waltz_ray.config import ClusterConfig
+from waltz_ray.errors import RuntimeEnvFailed
 
 
 class _Made:
@@ -43,6 +46,18 @@ def test_what_is_tied_to_a_disk_is_where_that_is(made: _Made) -> None:
     supervision.ensure_actor(object, "replica/0", "waltz-c", (), threads=4, resource="waltz-replica-0")
     assert made.asked["resources"].keys() == {"waltz-replica-0"}
     assert "label_selector" not in made.asked, "also if its node is labelled"
+
+
+def test_an_environment_that_cannot_be_set_up_is_told_by_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was Ray's traceback of thirty lines, or a ZooKeeper that did not start."""
+
+    def get(call: object, timeout: float) -> None:
+        raise RuntimeEnvSetupError("Traceback ...\nSubprocessCalledProcessError: ...\n    ERROR: no such package\n")
+
+    monkeypatch.setattr(supervision, "find_actor", lambda cluster, name: MagicMock())
+    monkeypatch.setattr("ray.get", get)
+    with pytest.raises(RuntimeEnvFailed, match=r"runtime_env with which zookeeper of .*made: ERROR: no such package;"):
+        supervision.ask("c", "zookeeper", "connect_string", 1.0)
 
 
 @pytest.mark.parametrize("zookeeper", ["", "z:1"])

@@ -23,7 +23,14 @@ from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, 
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
-from waltz_ray.errors import ClusterMismatch, ClusterNotFound, ConfigError, PartitionNotReady, RayNotRunning
+from waltz_ray.errors import (
+    ClusterMismatch,
+    ClusterNotFound,
+    ConfigError,
+    PartitionNotReady,
+    RayNotRunning,
+    RuntimeEnvFailed,
+)
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.finding.cluster_file import ClusterFile, LocalRay
 from waltz_ray.guarding import guards_of_file
@@ -63,6 +70,7 @@ class SomebodysRay:
         (KeyboardInterrupt(), KeyboardInterrupt),
         (SystemExit(15), KeyboardInterrupt),  # what Ray makes of SIGTERM
         (ClusterMismatch("another"), ClusterMismatch),
+        (RuntimeEnvFailed("no such package"), RuntimeEnvFailed),  # and not that ZooKeeper does not start
     ],
 )
 def test_actors_that_were_made_on_somebodys_ray_are_ended(

@@ -14,13 +14,21 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    GetTimeoutError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    RuntimeEnvSetupError,
+)
 
 from waltz_ray.actors.pulse import ActorPulse
 from waltz_ray.actors.settings import Settings
 from waltz_ray.coordination.embedded import zookeeper_directory
 from waltz_ray.coordination.zookeeper_access import ZOOKEEPER_VARIABLES
-from waltz_ray.errors import ClusterNotFound
+from waltz_ray.errors import ClusterNotFound, RuntimeEnvFailed
 from waltz_ray.finding.ray_lookup import MANAGER, find_actor, named_actors, namespace_of
 from waltz_ray.protocol.placement import NodeView
 from waltz_ray.runtime.status import (
@@ -202,7 +210,8 @@ class RaySupervisor:
 def ask(cluster: str, name: str, method: str, timeout_s: float, *arguments: object) -> Any:
     """Call an actor's method; its errors are raised here as they were there.
 
-    ClusterNotFound, saying why, if it gives no answer in time. RayNotRunning if Ray's head gives none.
+    ClusterNotFound, saying why, if it gives no answer in time; RuntimeEnvFailed if Ray could not even begin it.
+    RayNotRunning if Ray's head gives none.
     """
     handle = find_actor(cluster, name)
     if handle is None:
@@ -215,6 +224,11 @@ def ask(cluster: str, name: str, method: str, timeout_s: float, *arguments: obje
         raise error.cause from error  # the actor's own error, without the traceback that Ray writes into its text
     except RayActorError as error:
         raise ClusterNotFound(f"{name} of cluster {cluster!r} has died: {_last_line(error)}") from error
+    except RuntimeEnvSetupError as error:
+        raise RuntimeEnvFailed(
+            f"Ray cannot set up the runtime_env with which {name} of cluster {cluster!r} was made: "
+            f"{_last_line(error)}; change it where Ray is joined, or the job submitted, and try again"
+        ) from error
 
 
 def restart_actor(cluster: str, name: str) -> None:

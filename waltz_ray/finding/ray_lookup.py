@@ -32,6 +32,7 @@ __all__ = [
     "named_actors",
     "namespace_of",
     "reachable",
+    "runtime_env",
     "server_handles",
 ]
 
@@ -68,6 +69,13 @@ def here() -> str:
     import ray
 
     return reachable(ray.get_runtime_context().gcs_address) if ray.is_initialized() else ""
+
+
+def runtime_env() -> list[str]:
+    """What the ``runtime_env`` has that actors inherit which this process makes: its keys, [] if there is none."""
+    import ray
+
+    return sorted(ray.get_runtime_context().runtime_env)
 
 
 def joined_here() -> bool:
@@ -257,7 +265,7 @@ def _asked(cluster: str, method: str) -> Any:
         return ray.get(getattr(manager, method).remote(), timeout=_ANSWER_TIMEOUT_S)
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error  # the manager's own error, without the traceback that Ray writes into its text
-    except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
+    except ray.exceptions.RayError as error:
         raise ClusterNotFound(
             f"the manager of cluster {cluster!r} on the Ray at {here()} does not answer ({type(error).__name__}); "
             f"try again when it has restarted, or give the cluster's zookeeper"
