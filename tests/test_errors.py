@@ -71,6 +71,7 @@ from waltz_ray.errors import (
     TopicRefused,
     Trimmed,
     VersionConflict,
+    VersionMismatch,
     WaltzError,
     WireError,
     ZooKeeperRefused,
@@ -115,6 +116,7 @@ NEVER = {
     *(AuthenticationFailed, SecretUnusable),  # until a person has put the right secret there
     *(StorageLocked, DiskFull, RayNotRunning, ClusterNotFound),  # until a person ends, frees or starts something
     RuntimeEnvFailed,  # or gives another one
+    VersionMismatch,  # or installs the same
     *(SyncFailed, InvariantBroken),  # the process ends
     ProjectionFailed,  # the same record, or a disk for a person
     RecordsChanged,  # the same bytes

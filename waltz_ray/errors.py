@@ -36,6 +36,7 @@
     │   └── ClusterMismatch          the ZooKeeper root belongs to another cluster
     ├── ProjectionFailed             what a layer folds from the log cannot be kept, or not be understood
     ├── RayNotRunning                Ray cannot be started or reached
+    ├── VersionMismatch              another version of the package runs there
     ├── InvariantBroken              a machine contradicts itself: a bug; what runs it ends
     └── ClientError
         ├── AccessRefused            the client has not the right to do this, or nobody knows who it is
@@ -141,6 +142,7 @@ __all__ = [
     "TopicRefused",
     "Trimmed",
     "VersionConflict",
+    "VersionMismatch",
     "WaltzError",
     "WireError",
     "ZooKeeperRefused",
@@ -355,6 +357,10 @@ class ProjectionFailed(WaltzError):
 
 class RayNotRunning(WaltzError):
     """Ray cannot be started or reached."""
+
+
+class VersionMismatch(WaltzError):
+    """Another version of this package runs there, and the two do not understand each other."""
 
 
 class InvariantBroken(WaltzError):

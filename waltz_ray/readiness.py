@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from waltz_ray.actors.supervision import ZOOKEEPER, ask, running_actors, statuses
+from waltz_ray.errors import VersionMismatch
 from waltz_ray.finding.ray_lookup import MANAGER
+from waltz_ray.runtime.process import installed_version
 from waltz_ray.runtime.status import (
     ActorState,
     ClusterStatus,
@@ -20,8 +22,15 @@ __all__ = ["cluster_status", "missing", "status_without_manager"]
 
 
 def cluster_status(name: str, timeout_s: float = 20.0) -> ClusterStatus:
-    """What the manager says (``ClusterManager.status``). ClusterNotFound if there is no manager or it is silent."""
+    """What the manager says (``ClusterManager.status``). ClusterNotFound if there is no manager or it is silent,
+    VersionMismatch if what it says cannot be understood here."""
     status: ClusterStatus = ask(name, MANAGER, "status", timeout_s)
+    if not hasattr(status, "version"):  # it has come by the order of its fields, which is another one here
+        raise VersionMismatch(
+            f"cluster {name!r} runs an earlier version of waltz_ray, whose status version {installed_version()} here "
+            "does not understand: use the one that is installed there, or start the cluster with this one: waltz down, "
+            "then waltz up"
+        )
     return status
 
 

@@ -14,7 +14,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from waltz_ray import bring_up as bringing_up
-from waltz_ray import recording
+from waltz_ray import readiness, recording
 from waltz_ray import take_down as taking_down
 from waltz_ray.actors import local_ray
 from waltz_ray.actors.settings import Settings, to_json
@@ -30,11 +30,13 @@ from waltz_ray.errors import (
     PartitionNotReady,
     RayNotRunning,
     RuntimeEnvFailed,
+    VersionMismatch,
 )
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.finding.cluster_file import ClusterFile, LocalRay
 from waltz_ray.guarding import guards_of_file
 from waltz_ray.protocol.placement import NodeView
+from waltz_ray.readiness import cluster_status
 from waltz_ray.runtime.status import ClusterStatus, ManagerStatus
 from waltz_ray.startup_checks import troubles, unused_settings
 from waltz_ray.take_down import take_down_in
@@ -446,3 +448,17 @@ def test_tls_that_came_too_late_is_warned_of_for_each_who_listens() -> None:
     assert warning.startswith("TLS of replicas is what it was (none): /a.pem is not used for them; waltz apply")
     assert unused_settings(replace(status, config=now), now) == []
     assert unused_settings(status, first) == []
+
+
+def test_what_an_earlier_version_says_of_a_cluster_is_not_read_by_its_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It came as a list of values, which were given to other fields: `waltz status` ended in a traceback."""
+    status = ClusterStatus(cluster="c", manager=ManagerStatus(pid=1, leading=True), partitions=())
+    came = ClusterStatus.__new__(ClusterStatus)
+    for name in ClusterStatus.__dataclass_fields__:
+        if name != "version":
+            object.__setattr__(came, name, getattr(status, name))
+    monkeypatch.setattr(readiness, "ask", lambda *arguments: came)
+    with pytest.raises(VersionMismatch, match=r"an earlier version of .*: waltz down, then waltz up"):
+        cluster_status("c")
+    monkeypatch.setattr(readiness, "ask", lambda *arguments: status)
+    assert cluster_status("c") is status

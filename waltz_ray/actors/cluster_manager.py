@@ -394,6 +394,7 @@ class ClusterManager:
         kv, topics = range(self._host.kv_actors), range(self._host.topic_actors)
         self._pulse.follow([*self._replicas.values(), *self._servers.values()])
         answers = statuses(self._cluster, self._servers, self._replicas, embedded, kv=kv, topics=topics)
+        process = about_process()
         return replace(
             view,
             at_ms=time.time_ns() // 1_000_000,
@@ -402,8 +403,9 @@ class ClusterManager:
                 http=self._window.endpoint,
                 http_error=self._window.error,
                 http_refused=dict(self._guard.refused),
-                process=about_process(),
+                process=process,
             ),
+            version=process.version,
             cursors=cursors_behind(view.cursors, view.spaces, answers.servers),
             zookeeper=self._connect_string,
             zookeeper_server=answers.zookeeper,

@@ -517,7 +517,7 @@ class ClusterStatus(_Travels):
     Ray resource that ties it to its node. What only the manager knows is None, or empty, where it did not answer; the
     partitions are those that servers have then. Deleted spaces, and their partitions, are not told. ``upgrading``: a
     rolling upgrade, or a change of settings, was begun and has not ended. ``at_ms``: when the manager put it together,
-    Unix time.
+    Unix time. ``version``: of this package where the manager runs; what an earlier one sent than this field has none.
     """
 
     cluster: str
@@ -541,6 +541,7 @@ class ClusterStatus(_Travels):
     upgrading: bool = False
     config: ClusterConfig | None = None
     at_ms: int | None = None
+    version: str = ""
 
     def served(self, partition: PartitionAssignment) -> ServedPartition | None:
         """The partition as the server tells it that has it; None if nobody has it, or that server does not say so."""
