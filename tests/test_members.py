@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from waltz_ray.actors.settings import Settings, to_json
+from waltz_ray.cli import members as of_command_line
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
@@ -182,3 +183,22 @@ def test_no_replica_is_removed_while_a_manager_may_be_about_to_give_it_a_partiti
     assert 3 in members.sets()[2] | members.sets()[3]
     with pytest.raises(InvalidInput, match="partitions are on it; drain it first"):
         members.remove_replica(3)
+
+
+@pytest.mark.parametrize("added", [True, False])
+def test_who_interrupts_an_addition_is_told_whether_there_is_one_more(
+    added: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else he gives the same command again, and has two."""
+
+    def interrupted(members: OwnMembers) -> int:
+        if added:
+            members.store.members.change(lambda now: now.with_server())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(OwnMembers, "add_server", interrupted)
+    monkeypatch.setattr(OwnMembers, "close", lambda members: None)
+    monkeypatch.setattr(of_command_line, "open_members", lambda *where: OwnMembers(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        of_command_line.add_server()
+    assert ("server 2 has been added" in capsys.readouterr().err) is added

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -97,7 +98,11 @@ def add_replica(
 
     found = find(directory, cluster, address)
     ray_lookup.join(found.ray)
-    with open_members(directory, cluster, address, "") as members, progress_line(quiet=False) as progress:
+    with (
+        open_members(directory, cluster, address, "") as members,
+        _telling_of_one_more("replica", lambda: members.membership.next_replica),
+        progress_line(quiet=False) as progress,
+    ):
         number = members.add_replica(alive_nodes())
 
         def left() -> str:
@@ -195,6 +200,7 @@ def add_server(
     """Add a partition server, of the next number; it is given its share of the partitions as soon as it is there."""
     with (
         open_members(directory, cluster, address, zookeeper) as members,
+        _telling_of_one_more("server", lambda: members.membership.next_server),
         progress_line(quiet=False) as progress,
     ):
         number = members.add_server()
@@ -264,10 +270,28 @@ def _listed(numbers: tuple[int, ...]) -> str:
     return " ".join(map(str, numbers)) or "-"
 
 
+@contextmanager
+def _telling_of_one_more(kind: str, next_number: Callable[[], int]) -> Iterator[None]:
+    """The same command would add another one: who interrupts it has to know whether there is one by now."""
+    number = next_number()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if next_number() > number:
+            typer.echo(
+                f"waltz: interrupted; {kind} {number} has been added, and is being started: see waltz {kind} list; the "
+                f"same command would add another one, and without waltz {kind} drain and remove it stays",
+                err=True,
+            )
+        raise
+
+
 def _wait(left: Callable[[], str], progress: Callable[[str], None], timeout: float) -> None:
     deadline = time.monotonic() + timeout
     while text := left():
         progress(text)
         if time.monotonic() > deadline:
-            raise PartitionNotReady(f"not done after {timeout:g} s: {text}; the manager goes on with it: waltz status")
+            raise PartitionNotReady(
+                f"not done after {timeout:g} s: {text}; it is added, and the manager goes on with it: waltz status"
+            )
         time.sleep(0.2)
