@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from waltz_spark.streams.configuration import read_config
@@ -13,11 +14,12 @@ from waltz_ray.backup.pace import Pace
 from waltz_ray.backup.restore import restore
 from waltz_ray.backup.run import BackupChoices, back_up
 from waltz_ray.backup.target import Target
+from waltz_ray.cli import access
 from waltz_ray.cluster_directory import one_at_a_time
 from waltz_ray.deployment.file import read
-from waltz_ray.errors import InvalidInput, WaltzError
+from waltz_ray.errors import InvalidInput, VersionConflict, WaltzError
 from waltz_ray.security.client_rights import read_rights
-from waltz_ray.small_files import MOST_FILE_BYTES, make_directories, read_small_file
+from waltz_ray.small_files import MOST_FILE_BYTES, make_directories, others_read, read_small_file
 
 
 def synced_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -85,3 +87,32 @@ def test_what_never_ends_is_not_read_to_its_end(reader: object) -> None:
     assert callable(reader)
     with pytest.raises(WaltzError, match="/dev/zero has more than"):
         reader(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "reader", "others"),
+    [
+        *[(1000, 0o600, 1000, False), (1000, 0o640, 1000, True), (1000, 0o602, 1000, True)],
+        *[(1001, 0o644, 1000, True), (1001, 0o644, 0, True), (1001, 0o600, 0, False)],  # somebody else's
+        *[(0, 0o644, 1000, False), (0, 0o644, 0, True)],  # as a secret of Kubernetes is mounted
+    ],
+)
+def test_whether_others_read_what_is_secret(
+    owner: int, mode: int, reader: int, others: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: reader)
+    assert others_read(os.stat_result((mode, 0, 0, 1, owner, 0, 0, 0, 0, 0))) is others
+
+
+def test_a_token_is_on_the_disk_before_the_cluster_knows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rights = MagicMock(before=b'{"clients": {}}')
+    rights.__enter__.return_value = rights
+    synced, known = synced_names(monkeypatch), list[list[str]]()
+    rights.replace.side_effect = lambda data: known.append([*synced])
+    monkeypatch.setattr(access, "_Rights", lambda *where: rights)
+    access.token("ann", tmp_path / "ann.token")
+    assert known == [[str(tmp_path / "ann.token"), str(tmp_path)]]
+    rights.replace.side_effect = VersionConflict("somebody else")
+    with pytest.raises(VersionConflict):
+        access.token("ann", tmp_path / "again.token")
+    assert [each.name for each in tmp_path.iterdir()] == ["ann.token"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -13,6 +15,8 @@ from waltz_ray.errors import InvalidInput
 __all__ = [
     "MOST_FILE_BYTES",
     "make_directories",
+    "nobody_types",
+    "others_read",
     "read_small_file",
     "replace_small_file",
     "sync_directory",
@@ -33,6 +37,17 @@ def read_small_file(path: str | os.PathLike[str]) -> bytes:
     if len(data) > MOST_FILE_BYTES:
         raise InvalidInput(f"{os.fspath(path)} has more than {MOST_FILE_BYTES} bytes; is this the right file?")
     return data
+
+
+def others_read(about: os.stat_result) -> bool:
+    """Whether others than its owner may read a file that has to be secret, or write it. What root has put there for
+    another user's process, as Kubernetes does, is root's matter."""
+    return not about.st_uid == 0 != os.geteuid() and bool(stat.S_IMODE(about.st_mode) & 0o077)
+
+
+def nobody_types() -> str:
+    """The password of a key. OpenSSL would ask the terminal, if there is one, and the whole process would wait."""
+    raise OSError(errno.EINVAL, "the key is encrypted, and nobody is there to type its password: store it without one")
 
 
 def opener(mode: int) -> Callable[[str, int], int]:

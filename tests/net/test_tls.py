@@ -16,6 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from waltz_ray.client.credentials import Credentials
+from waltz_ray.coordination.zookeeper import KazooZooKeeper
+from waltz_ray.coordination.zookeeper_access import ZooKeeperAccess
+from waltz_ray.errors import ConfigError, ZooKeeperUnreachable
 from waltz_ray.net import listener
 from waltz_ray.net.blocking import BlockingStream
 from waltz_ray.net.connector import connect
@@ -264,3 +268,8 @@ def test_nobody_is_asked_for_the_password_of_a_key(certificate: Certificate, tmp
     subprocess.run(command, check=True, capture_output=True)
     with pytest.raises(OSError, match="the key is encrypted"):
         ServerTls(certificate.path, key)
+    with pytest.raises(ConfigError, match="the key is encrypted"):
+        Credentials(certificate.path, certificate.path, key).context()
+    known_by = ZooKeeperAccess(authority=certificate.path, certificate=certificate.path, key=key)
+    with pytest.raises(ZooKeeperUnreachable, match="the key is encrypted"):
+        KazooZooKeeper("127.0.0.1:1", connect_timeout_s=0.5, access=known_by)

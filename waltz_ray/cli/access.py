@@ -13,6 +13,7 @@ import typer
 from waltz_ray.cli.common import AddressOption, ClusterOption, DirOption, YesOption, confirmed
 from waltz_ray.cli.connecting import ZooKeeperOption
 from waltz_ray.errors import InvalidInput, VersionConflict
+from waltz_ray.small_files import sync_directory, sync_file
 
 if TYPE_CHECKING:
     from waltz_ray.coordination.access_store import AccessStore
@@ -139,6 +140,8 @@ def token(
         try:
             with os.fdopen(handle, "w") as out:
                 out.write(f"{made}\n")
+                sync_file(out)
+            sync_directory(file.parent)  # nobody has a token that the cluster knows and no file
             there.replace(data)
         except BaseException:
             file.unlink()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import ssl
-import stat
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from waltz_ray.client.forks import in_forked_child
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import ConfigError
 from waltz_ray.net.tls import Stamps, client_context, stamps_of
+from waltz_ray.small_files import others_read
 
 __all__ = ["NO_CREDENTIALS", "TLS_VARIABLES", "Credentials", "Presented"]
 
@@ -99,7 +99,7 @@ class Credentials:
                 about, content = os.fstat(file.fileno()), file.read(_TOKEN_BYTES + 1)
         except OSError as error:
             raise ConfigError(f"the token in {self.token_file} cannot be read: {error.strerror}") from error
-        if about.st_uid == os.geteuid() and stat.S_IMODE(about.st_mode) & 0o077:
+        if others_read(about):
             raise ConfigError(
                 f"the token in {self.token_file} can be read by others than its owner; ask for another one if they may "
                 f"have, and: chmod 600 {self.token_file}"

@@ -63,6 +63,7 @@ from waltz_ray.errors import (
     ZooKeeperUnreachable,
     shortage,
 )
+from waltz_ray.small_files import nobody_types
 
 __all__ = [
     "ConnectionState",
@@ -466,5 +467,5 @@ def _options(access: ZooKeeperAccess, acls: dict[NodeAccess, list[ACL]]) -> dict
     if access.authority:
         options |= {"use_ssl": True, "check_hostname": True, "ca": access.authority}
     if access.certificate:
-        options |= {"certfile": access.certificate, "keyfile": access.key}
+        options |= {"certfile": access.certificate, "keyfile": access.key, "keyfile_password": nobody_types}
     return options

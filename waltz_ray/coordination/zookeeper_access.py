@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from waltz_ray.errors import ConfigError
+from waltz_ray.small_files import others_read
 
 __all__ = ["ZOOKEEPER_VARIABLES", "NodeAccess", "ZooKeeperAccess", "access_of_node", "zookeeper_access"]
 
@@ -78,7 +78,7 @@ def _name_and_password(path: str) -> tuple[str, str]:
             f"what this process is known by to ZooKeeper cannot be read: {path}: {error.strerror} "
             f"({ZOOKEEPER_VARIABLES[0]})"
         ) from error
-    if about.st_uid == os.geteuid() and stat.S_IMODE(about.st_mode) & 0o077:
+    if others_read(about):
         raise ConfigError(f"{path} can be read by others than its owner; take another password, and: chmod 600 {path}")
     user, colon, password = content.decode("utf-8", "replace").strip().partition(":")
     if not (user and colon and password) or len(content) > _MOST_BYTES or "\n" in password:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import logging
 import os
@@ -14,6 +13,7 @@ from typing import Any
 
 from waltz_ray.errors import ConfigError
 from waltz_ray.runtime.seldom import Seldom
+from waltz_ray.small_files import nobody_types
 
 __all__ = [
     "TLS_HANDSHAKE",
@@ -47,15 +47,10 @@ def server_context(certificate: str, key: str, clients: str | None = None, optio
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=clients)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION  # or a stranger could ask for one after the other, before OpenSSL 3
-    context.load_cert_chain(certificate, key, _nobody_types)
+    context.load_cert_chain(certificate, key, nobody_types)
     if clients is not None:
         context.verify_mode = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
     return context
-
-
-def _nobody_types() -> str:
-    """The password of a key. OpenSSL would ask the terminal, if there is one, and the whole process would wait."""
-    raise OSError(errno.EINVAL, "the key is encrypted, and nobody is there to type its password: store it without one")
 
 
 def certificate_name(certificate: Mapping[str, Any] | None) -> str:
@@ -125,11 +120,12 @@ def client_context(
     """The context of who opens: ``servers`` is whom the server's certificate has to be from, None: the system's choice.
 
     It has to name the host that is connected to. ``certificate`` and ``key`` say who the client is, if that is asked.
+    OSError as of ``server_context``.
     """
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=servers)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if certificate is not None:
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(certificate, key, nobody_types)
     return context
 
 
