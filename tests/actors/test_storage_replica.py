@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -358,7 +359,23 @@ def test_a_replica_whose_directory_was_taken_away_tells_its_status_and_ends(rig:
         assert status.disk_free_bytes is None
         assert status.state is ActorState.SERVING
         until(lambda: bool(ended), "the process would end")
-        assert "replica-0 was removed, renamed or unmounted while it was served; the process ends" in ended[0]
+        assert "replica-0 was removed, renamed, unmounted or mounted over while it was served; the pro" in ended[0]
+    finally:
+        host.shutdown()
+
+
+def test_a_replica_whose_directory_has_another_one_in_its_place_ends(rig: Rig) -> None:
+    """As where something is mounted over it: there is a control file, and it is not the one that is open."""
+    ended: list[str] = []
+    host = rig.host(on_fatal=ended.append)
+    directory = replica_directory(str(rig.directory), 0)
+    try:
+        until(lambda: host.health() is ActorState.SERVING, "the replica serves")
+        shutil.copytree(directory, rig.directory / "copy")
+        os.rename(directory, rig.directory / "away")
+        os.rename(rig.directory / "copy", directory)
+        until(lambda: bool(ended), "the process would end")
+        assert "replica-0 was removed, renamed, unmounted or mounted over while it was served; the pro" in ended[0]
     finally:
         host.shutdown()
 

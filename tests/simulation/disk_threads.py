@@ -377,6 +377,9 @@ class GatedDisk:
     def is_directory(self, path: str) -> bool:
         return self._call(self._disk.is_directory, path)
 
+    def is_at(self, path: str, lock: int) -> bool:
+        return self._call(self._disk.is_at, path, lock)
+
     def file_size(self, path: str) -> int:
         return self._call(self._disk.file_size, path)
 

@@ -351,6 +351,11 @@ class FaultyDisk:
             self._enter("is_directory", path)
             return path in self._folders
 
+    def is_at(self, path: str, lock: int) -> bool:
+        with self._mutex:
+            self._enter("is_at", path)
+            return path in self._folders and self._locks[lock][0] == path
+
     def file_size(self, path: str) -> int:
         with self._mutex:
             self._enter("file_size", path)

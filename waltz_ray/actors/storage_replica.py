@@ -91,7 +91,6 @@ from waltz_ray.runtime.status import ActorState, ReplicaStatus, StoredPartition
 from waltz_ray.security.handshakes import Doorkeeper, Keyring
 from waltz_ray.security.secret_file import SecretFile
 from waltz_ray.storage.cluster_memory import write_memory
-from waltz_ray.storage.control_file import CONTROL_FILE
 from waltz_ray.storage.disk import Disk, OsDisk
 from waltz_ray.storage.handles import OwnHandles
 from waltz_ray.storage.replica_service import ReplicaService
@@ -303,8 +302,10 @@ class ReplicaHost:
     def _check_files(self) -> None:
         """ControlFileMissing if the files that are open have no names any more: nobody would find again what is
         acknowledged from then on."""
-        if not self._disk.exists(f"{self._directory}/{CONTROL_FILE}"):
-            raise ControlFileMissing(f"{self._directory} was removed, renamed or unmounted while it was served")
+        if self._store is not None and not self._store.is_in_place():
+            raise ControlFileMissing(
+                f"{self._directory} was removed, renamed, unmounted or mounted over while it was served"
+            )
 
     def _follow_with(self, store: ClusterStore, service: ReplicaService) -> None:
         try:

@@ -130,6 +130,9 @@ class Disk(Protocol):
 
     def is_directory(self, path: str) -> bool: ...
 
+    def is_at(self, path: str, lock: int) -> bool:
+        """Whether ``path`` leads to the directory that was locked, and not to another one, or to nothing."""
+
     def file_size(self, path: str) -> int: ...
 
     def free_bytes(self, path: str) -> int: ...
@@ -250,6 +253,12 @@ class OsDisk:
     def is_directory(self, path: str) -> bool:
         mode = self._mode(path)
         return mode is not None and stat.S_ISDIR(mode)
+
+    def is_at(self, path: str, lock: int) -> bool:
+        try:
+            return os.path.samestat(os.stat(path), os.fstat(lock))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def _mode(self, path: str) -> int | None:
         """None where there is nothing. ``os.path`` says so, too, when the disk does not answer: that is an error."""

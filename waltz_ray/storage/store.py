@@ -237,6 +237,12 @@ class ReplicaStore:
         """The wall clock of this replica's node."""
         return self.disk.disk.now_ms()
 
+    def is_in_place(self) -> bool:
+        """Whether the directory's name still leads to what is open here: it may have been removed or renamed, and
+        another one may have been mounted, or put, in its place."""
+        disk = self.disk.disk
+        return disk.is_at(self.directory, self._lock_handle) and disk.exists(f"{self.directory}/{CONTROL_FILE}")
+
     def disk_use_bytes(self) -> int:
         """Sum of the lengths of all files of the directory."""
         disk, total = self.disk.disk, 0
