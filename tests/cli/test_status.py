@@ -235,6 +235,10 @@ SICK: list[tuple[ClusterStatus, str]] = [
         "space items: 2 of its buckets are served by nobody",
     ),
     (
+        with_kv(spaces={"items": replace(KV_SPACE_SAID, outrun="bucket 3/F: the table is older")}),
+        "kv 0, space items: cannot take bucket 3/F: the table is older",
+    ),
+    (
         replace(CLUSTER, zookeeper_server=replace(ZOOKEEPER, problem="the disk of d is full")),
         "ZooKeeper's server: the disk of d is full",
     ),

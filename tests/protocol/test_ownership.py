@@ -248,3 +248,17 @@ def test_nothing_is_taken_before_the_fold_has_caught_up_or_without_registration(
         machine.step(OwnersFolded(((A, Said(1, "j", 1, True)),)))
     assert machine.step(FoldCaughtUp()) == []
     assert machine.step(RegisteredAs("i")) == [Take(A, "i", 5, ())]
+
+
+def test_a_table_whose_epochs_are_below_the_logs_is_told() -> None:
+    """As one that was lost and made anew by a clock that is behind: its units would be nobody's, and nobody say why."""
+    owner = Owner()
+    owner.fold(A, 1, "gone", 7, True)
+    owner.table(UnitPlace(0, 7), OTHERS)
+    assert owner.machine.outrun() == (A, "the table gives it by epoch 7, and the log has epoch 7")
+    assert owner.table(UnitPlace(0, 8), OTHERS) == [Take(A, "i", 8, ())]
+    assert owner.machine.outrun() is None
+    owner.has(A, 8)
+    assert owner.machine.outrun() is None
+    owner.table(UnitPlace(1, 3), UnitPlace(1, 3))
+    assert owner.machine.outrun() is None, "others' are not ours to tell"

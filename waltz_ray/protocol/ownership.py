@@ -229,6 +229,19 @@ class OwnershipMachine(Generic[U]):
         primaries = [(unit, 0) for unit in places if self.serving(unit)]
         return primaries + [(unit, 1) for unit, place in places.items() if place.secondary == self.actor]
 
+    def outrun(self) -> tuple[U, str] | None:
+        """A unit that is ours by the table, and not to be taken, because the log is further than the table, and how
+        far. For a moment that is so until we see the newer table. It lasts where ZooKeeper has lost the table, and the
+        clock of who made it anew is behind."""
+        places = {} if self.table is None else self.table.places
+        for unit, place in places.items():
+            claim = self._claimed(unit)[1]
+            if claim is None or place.primary != self.actor or unit in self._split:
+                continue
+            if not rules.epoch_allows(claim, self.actor, place.epoch):
+                return unit, f"the table gives it by epoch {place.epoch}, and the log has epoch {claim.epoch}"
+        return None
+
     def broken(self) -> str | None:
         """Which invariant does not hold."""
         for unit in self._touched:

@@ -216,6 +216,9 @@ def _kv(view: ClusterStatus) -> Iterator[Finding]:
         yield from _not_serving(f"kv {number}", actor)
         if actor.zookeeper is not None:
             yield from _no_answer(f"kv {number}: ZooKeeper", actor.zookeeper)
+        for name, said in actor.spaces.items():
+            if said.outrun:
+                yield _outrun(f"kv {number}, space {name}", said.outrun, f"/{view.cluster}/store/units/kv/{name}/table")
     if not any(actor.serving for actor in view.kv.values()):
         return
     for space in view.spaces:
@@ -225,11 +228,21 @@ def _kv(view: ClusterStatus) -> Iterator[Finding]:
             yield Finding(f"space {space.name}", f"{unserved} of its buckets are served by nobody", remedy)
 
 
+def _outrun(who: str, what: str, node: str) -> Finding:
+    remedy = (
+        "wait a moment; if it lasts, ZooKeeper had lost the table, and the clock of the manager's node was behind when "
+        f"it made it anew: set that clock, and delete {node} in ZooKeeper, which the manager makes again"
+    )
+    return Finding(who, f"cannot take {what}", remedy)
+
+
 def _topics(view: ClusterStatus) -> Iterator[Finding]:
     for number, actor in view.topics.items():
         yield from _not_serving(f"topic {number}", actor)
         if actor.zookeeper is not None:
             yield from _no_answer(f"topic {number}: ZooKeeper", actor.zookeeper)
+        if actor.outrun:
+            yield _outrun(f"topic {number}", actor.outrun, f"/{view.cluster}/store/units/topic/slots/table")
     if not any(actor.serving for actor in view.topics.values()):
         return
     if not any(actor.leads for actor in view.topics.values()):

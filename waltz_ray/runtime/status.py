@@ -375,7 +375,8 @@ class KvSpaceStatus(_Travels):
     space, counted from 0, the last transaction folded; ``waiting``: commands that wait for something else than the log;
     ``live_bytes``, ``tail_bytes``: of the state of all partitions, and of their logs from where they are needed, but
     for snapshots; ``snapshots``: of sections, that this actor has written;
-    ``access_refused``: what clients asked that they have not the right to, by reason.
+    ``access_refused``: what clients asked that they have not the right to, by reason; ``outrun``: a bucket that it is
+    given, and may not take, for the log is further than the table that gives it, "" = none.
     """
 
     endpoint: Endpoint | None
@@ -392,6 +393,7 @@ class KvSpaceStatus(_Travels):
     tail_bytes: int
     snapshots: int
     access_refused: Mapping[str, int] = field(default_factory=dict)
+    outrun: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,7 +411,8 @@ class TopicActorStatus(ActorStatus):
 
     ``slots``: where its slots listen; ``unserved``: "topic/slot" of its slots where nothing can be appended yet, or any
     more; ``produced``, ``refused``, ``delivered``: messages since it began; ``groups``: (group, partition) that consume
-    here; ``topics``: those that it knows.
+    here; ``topics``: those that it knows; ``outrun``: a partition that it is given, and may not take, for the log is
+    further than the table that gives it, "" = none.
     """
 
     actor: int | None = None
@@ -425,6 +428,7 @@ class TopicActorStatus(ActorStatus):
     delivered: int = 0
     groups: int = 0
     zookeeper: ZooKeeperStatus | None = None
+    outrun: str = ""
 
 
 @dataclass(frozen=True, slots=True)

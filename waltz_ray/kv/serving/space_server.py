@@ -170,7 +170,7 @@ class SpaceServer:
         assert self.compactor is not None
         node, states = self.node, self.node.states
         hosted = node.ownership.hosted()
-        lease_until = node.ownership.lease_until_s()
+        lease_until, outrun = node.ownership.lease_until_s(), node.ownership.outrun()
         return KvSpaceStatus(
             endpoint=self.endpoint,
             incarnation=node.ownership.incarnation,
@@ -186,6 +186,7 @@ class SpaceServer:
             tail_bytes=sum(state.tail_bytes for state in states.values()),
             snapshots=self.compactor.snapshots,
             access_refused=dict(self.gateway.counts.access_refused),
+            outrun="" if outrun is None else f"bucket {outrun[0]}: {outrun[1]}",
         )
 
     # ---- beginning

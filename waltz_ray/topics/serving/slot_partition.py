@@ -140,6 +140,12 @@ class SlotPartition:
         return not self._closed and not self.failure and self._machine.serving(THE_UNIT)
 
     @property
+    def outrun(self) -> str:
+        """Why it cannot be ours although the table says so (``OwnershipMachine.outrun``), "" else."""
+        found = self._machine.outrun()
+        return "" if found is None else found[1]
+
+    @property
     def end(self) -> int:
         """The offset behind the last transaction that is known."""
         return self.fold.mark + 1

@@ -95,6 +95,16 @@ class TopicNode:
         mine = self.slots()
         return [(topic.name, slot) for topic in self.topics.values() for slot in topic.unserved(mine)]
 
+    def outrun(self) -> str:
+        """Which partition this actor is given and may not take (``OwnershipMachine.outrun``), and why; "" = none."""
+        found = (
+            f"partition {number} of topic {topic.name}: {why}"
+            for topic in self.topics.values()
+            for number, partition in topic.partitions.items()
+            if (why := partition.outrun)
+        )
+        return next(found, "")
+
     # ---- what there is to be done
 
     def add_topic(self, name: str, count: int, client: AsyncWaltzClient) -> None:

@@ -238,6 +238,7 @@ class TopicServer:
             refused=duties.refused,
             delivered=duties.deliveries.delivered,
             groups=len(duties.deliveries.status()),
+            outrun=node.outrun(),
         )
 
     def groups(self) -> list[GroupStatus] | None:
