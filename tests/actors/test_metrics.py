@@ -257,7 +257,9 @@ def test_a_kv_actors_gauges(values: dict[Sample, float]) -> None:
             "kv_live_bytes": 6,
             "kv_tail_bytes": 7,
         }
-    gauges.actor(KvActorStatus(state=ActorState.SERVING, spaces={"items": said}))
+    assert of(values, cluster="c", actor="1") == {"kv_serving": 1}
+    gauges.actor(KvActorStatus(state=ActorState.STARTING, spaces={"items": said}))
+    assert of(values, cluster="c", actor="1") == {"kv_serving": 0}
     deleted, left = (of(values, cluster="c", actor="1", space=space) for space in ("more", "items"))
     assert [deleted[f"kv_{name}"] for name in ("primaries", "secondaries", "lease", "live_bytes")] == [0, 0, 0, 0]
     assert deleted["kv_commands"] == 4

@@ -131,6 +131,8 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     ),
     "WaltzServerDown": ({"waltz_server_serving": "1x120"}, {"waltz_server_serving": "0x120"}),
     "WaltzReplicaDown": ({"waltz_replica_serving": "1x120"}, {"waltz_replica_serving": "0x120"}),
+    "WaltzKvActorDown": ({"waltz_kv_serving": "1x120"}, {"waltz_kv_serving": "0x120"}),
+    "WaltzTopicActorDown": ({"waltz_topic_serving": "1x120"}, {"waltz_topic_serving": "0x120"}),
     "WaltzFewMembers": (
         {
             **partition_on(1, 1),

@@ -20,6 +20,7 @@ from ray.util.metrics import Gauge
 from waltz_ray.runtime.figures import (
     CURSOR,
     KV,
+    KV_ACTOR,
     MEASURES,
     REPLICA,
     SCRUB,
@@ -196,10 +197,12 @@ class KvGauges:
 
     def __init__(self, cluster: str, actor: str) -> None:
         own = {"cluster": cluster, "actor": actor}
+        self._actor = _Set(KV_ACTOR, own)
         self._spaces = _OfEach[str, KvSpaceStatus](KV, own, "space", _space_no_more)
 
     def actor(self, status: KvActorStatus) -> None:
         """Set everything that one ``KvActor.status()`` knows; a space that was deleted is served no more."""
+        self._actor.tell(status)
         self._spaces.tell(status.spaces)
 
 

@@ -17,6 +17,7 @@ from waltz_ray.runtime.status import (
     ClusterStatus,
     CursorStatus,
     EndpointStatistics,
+    KvActorStatus,
     KvSpaceStatus,
     Readiness,
     ReplicaStatus,
@@ -211,6 +212,9 @@ SERVED: tuple[Metric[ServedPartition], ...] = (
         "client",
     ),
 )
+KV_ACTOR: tuple[Metric[KvActorStatus], ...] = (
+    Metric("waltz_kv_serving", "1 if the actor serves, else 0", lambda a: a.serving),
+)
 KV: tuple[Metric[KvSpaceStatus], ...] = (
     Metric("waltz_kv_primaries", "buckets that the actor serves", lambda s: s.primaries),
     Metric("waltz_kv_secondaries", "buckets that it keeps a second copy of", lambda s: s.secondaries),
@@ -231,6 +235,7 @@ KV: tuple[Metric[KvSpaceStatus], ...] = (
     ),
 )
 TOPIC: tuple[Metric[TopicActorStatus], ...] = (
+    Metric("waltz_topic_serving", "1 if the actor serves, else 0", lambda s: s.serving),
     Metric("waltz_topic_slots", "slots that the actor has", lambda s: len(s.slots)),
     Metric("waltz_topic_unserved", "partitions of its slots where nothing can be appended", lambda s: len(s.unserved)),
     Metric("waltz_topic_master", "1 if the actor is the master, else 0", lambda s: s.leads),
@@ -289,6 +294,7 @@ FIGURES: Mapping[str, tuple[tuple[str, ...], tuple[Metric[Any], ...]]] = {
     "What a replica is asked": (("cluster", "replica"), TRAFFIC),
     "A replica's check of its files": (("cluster", "replica"), SCRUB),
     "A partition on a replica": (("cluster", "replica", "partition"), STORED),
+    "A key/value actor": (("cluster", "actor"), KV_ACTOR),
     "A space on a key/value actor": (("cluster", "actor", "space"), KV),
     "A topic actor": (("cluster", "actor"), TOPIC),
     "A cursor": (("cluster", "space", "cursor"), CURSOR),
@@ -320,6 +326,7 @@ def samples(view: ClusterStatus) -> Iterator[Sample]:
         for partition, stored in replica.partitions.items():
             yield from _told(STORED, stored, name, str(number), str(partition))
     for number, actor in view.kv.items():
+        yield from _told(KV_ACTOR, actor, name, str(number))
         for space, said in actor.spaces.items():
             yield from _told(KV, said, name, str(number), space)
     for number, topics in view.topics.items():
