@@ -21,6 +21,7 @@ from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.config import ClientConfig, TopicConfig
 from waltz_ray.connecting import StoreDirectory
+from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import ConfigError, CoordinationError
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.spaces import Space
@@ -108,8 +109,10 @@ class SimTopicActor(Process):
     async def _start(self) -> None:
         assert self.zookeeper is not None
         offsets = offsets_of(self.part.store, self)
-        server = self.server = TopicServer(self.number, CLUSTER, self.zookeeper, self.config, self._connect, offsets)
         try:
+            key = str(ClusterStore(self.zookeeper, CLUSTER).info().cluster_key)
+            server = TopicServer(self.number, CLUSTER, key, self.zookeeper, self.config, self._connect, offsets)
+            self.server = server
             await server.start()
         except (CoordinationError, ConfigError) as error:
             self.kill(f"cannot start: {error}")

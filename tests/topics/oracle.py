@@ -72,6 +72,8 @@ CommitOffsetResponseB2C: {_OUTCOME}, 4 currOffset l, 5 maxOffset l
 ProgressRequestC2B: 1 clientId s!, 2 groupName s!, 3 topicName s!, 4 partitionId i!, 5 offset l!, 6 readBytes l!, \
 7 filtered b
 ProgressResponseB2C: {_OUTCOME}, 4 currOffset l, 5 maxOffset l, 6 minLimitTime i, 7 limited b
+ClusterMeantRequest: 1 clusterKey s!
+ClusterMeantResponse: {_OUTCOME}
 """
 
 _F = descriptor_pb2.FieldDescriptorProto

@@ -13,6 +13,7 @@ from waltz_ray import compat
 from waltz_ray.actors.topic_slots import TopicSlots
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.config import TopicConfig
+from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper
 from waltz_ray.protocol.spaces import Space
 from waltz_ray.testing import InMemoryCluster
@@ -44,7 +45,8 @@ class TopicCluster:
             return await self.log.connect_async(space=space.name)
 
         session = self.sessions[actor] = self.log._zookeeper.client()
-        server = TopicServer(actor, CLUSTER, session, self.config, connect, self.offsets)
+        key = str(ClusterStore(session, CLUSTER).info().cluster_key)
+        server = TopicServer(actor, CLUSTER, key, session, self.config, connect, self.offsets)
         self.servers[actor] = server
         await server.start()
         return server

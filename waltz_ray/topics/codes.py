@@ -9,7 +9,7 @@ __all__ = ["BrokerOperation", "RpcMethod", "RpcStatus", "ServiceType", "TopicCod
 
 class RpcMethod(enum.IntEnum):
     """What a request asks for: 1 to 6 of a master, from 13 on of a broker. Any other number is none. PROGRESS is ours:
-    of consumers that read the log themselves."""
+    of consumers that read the log themselves; CLUSTER_MEANT, too: of clients that know their cluster, on both ports."""
 
     PRODUCER_REGISTER = 1
     PRODUCER_HEARTBEAT = 2
@@ -23,6 +23,7 @@ class RpcMethod(enum.IntEnum):
     GET_MESSAGE = 17
     COMMIT_OFFSET = 18
     PROGRESS = 101
+    CLUSTER_MEANT = 102
 
     @property
     def service(self) -> ServiceType:

@@ -13,6 +13,8 @@ __all__ = [
     "ApprovedClientConfig",
     "AuthenticateInfo",
     "AuthorizedInfo",
+    "ClusterMeantRequest",
+    "ClusterMeantResponse",
     "EventProto",
     "MasterAuthorizedInfo",
     "MasterCertificateInfo",
@@ -25,6 +27,22 @@ class UnknownMethod:
     """A request of a method that there is not; also 0, with which the C++ producer says that it closes."""
 
     method: int
+
+
+@value()
+class ClusterMeantRequest:
+    """m102, ours: which cluster a client means, before all else. Addresses are used again."""
+
+    cluster_key: str
+
+
+@value()
+class ClusterMeantResponse:
+    """Of m102. MOVED: another cluster is served here, and the connection ends."""
+
+    success: bool
+    err_code: int
+    err_msg: str
 
 
 @value()

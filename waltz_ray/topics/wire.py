@@ -1,7 +1,7 @@
 """Bytes of what is asked and answered on topic ports: which message belongs to which method. Pure.
 
-The tables are in ``wire_producer.py`` and ``wire_consumer.py``, what is around these bytes in ``rpc.py``. Bytes that
-make no sense are ``BadPayload``: only that request is refused.
+The tables are in ``wire_producer.py``, ``wire_consumer.py`` and ``wire_shared.py``, what is around these bytes in
+``rpc.py``. Bytes that make no sense are ``BadPayload``: only that request is refused.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any, Final, TypeAlias
 
 from waltz_ray.topics import messages_consumer as consumer
 from waltz_ray.topics import messages_producer as producer
-from waltz_ray.topics import wire_consumer, wire_producer
+from waltz_ray.topics import wire_consumer, wire_producer, wire_shared
 from waltz_ray.topics.codes import RpcMethod
-from waltz_ray.topics.messages import UnknownMethod
+from waltz_ray.topics.messages import ClusterMeantRequest, ClusterMeantResponse, UnknownMethod
 from waltz_ray.topics.protobuf import ProtoCodec
 
 __all__ = [
@@ -37,6 +37,7 @@ TopicRequest: TypeAlias = (
     | consumer.GetMessageRequestC2B
     | consumer.CommitOffsetRequestC2B
     | consumer.ProgressRequestC2B
+    | ClusterMeantRequest
 )
 """What a client asks."""
 
@@ -53,6 +54,7 @@ TopicResponse: TypeAlias = (
     | consumer.GetMessageResponseB2C
     | consumer.CommitOffsetResponseB2C
     | consumer.ProgressResponseB2C
+    | ClusterMeantResponse
 )
 """What it is answered."""
 
@@ -69,6 +71,7 @@ _EXCHANGES: Final[dict[RpcMethod, tuple[ProtoCodec[Any], ProtoCodec[Any]]]] = {
     RpcMethod.GET_MESSAGE: (wire_consumer.GET_MESSAGE_REQUEST_C2B, wire_consumer.GET_MESSAGE_RESPONSE_B2C),
     RpcMethod.COMMIT_OFFSET: (wire_consumer.COMMIT_OFFSET_REQUEST_C2B, wire_consumer.COMMIT_OFFSET_RESPONSE_B2C),
     RpcMethod.PROGRESS: (wire_consumer.PROGRESS_REQUEST_C2B, wire_consumer.PROGRESS_RESPONSE_B2C),
+    RpcMethod.CLUSTER_MEANT: (wire_shared.CLUSTER_MEANT_REQUEST, wire_shared.CLUSTER_MEANT_RESPONSE),
 }
 
 _REQUESTS: Final = {int(method): request for method, (request, _) in _EXCHANGES.items()}

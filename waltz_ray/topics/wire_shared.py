@@ -1,4 +1,4 @@
-"""Tables of the messages that are parts of others. Pure. Numbers are public and frozen."""
+"""Tables of the messages that are parts of others, and of those of both ports. Pure. Numbers are public and frozen."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from waltz_ray.topics.messages import (
     ApprovedClientConfig,
     AuthenticateInfo,
     AuthorizedInfo,
+    ClusterMeantRequest,
+    ClusterMeantResponse,
     EventProto,
     MasterAuthorizedInfo,
     MasterCertificateInfo,
@@ -16,6 +18,8 @@ __all__ = [
     "APPROVED_CLIENT_CONFIG",
     "AUTHENTICATE_INFO",
     "AUTHORIZED_INFO",
+    "CLUSTER_MEANT_REQUEST",
+    "CLUSTER_MEANT_RESPONSE",
     "EVENT_PROTO",
     "MASTER_AUTHORIZED_INFO",
     "MASTER_CERTIFICATE_INFO",
@@ -66,3 +70,5 @@ APPROVED_CLIENT_CONFIG = ProtoCodec(
     required(1, "configId", INT64),
     optional(2, "maxMsgSize", INT32),
 )
+CLUSTER_MEANT_REQUEST = ProtoCodec(ClusterMeantRequest, required(1, "clusterKey", STRING))
+CLUSTER_MEANT_RESPONSE = ProtoCodec(ClusterMeantResponse, *OUTCOME)

@@ -58,7 +58,7 @@ from waltz_ray.topics.client.arguments import SeekTo
 from waltz_ray.topics.client.links import TopicLink, TopicLinks
 from waltz_ray.topics.client.masters import Masters
 from waltz_ray.topics.client.outgoing import Spread
-from waltz_ray.topics.codes import TopicCode
+from waltz_ray.topics.codes import RpcMethod, TopicCode
 from waltz_ray.topics.framing import TopicFrame, TopicFramer, encode_frame
 from waltz_ray.topics.groups.events import SteppedDown, TookOver
 from waltz_ray.topics.messages_consumer import CloseRequestC2M
@@ -1041,6 +1041,37 @@ def test_an_answer_to_what_was_not_asked_is_an_error_of_that_request() -> None:
     run(scene())
 
 
+def test_t48_another_clusters_actor_at_a_known_address_is_not_spoken_with() -> None:
+    """Addresses are used again: there its topics, groups and slots may have the same names."""
+
+    async def scene() -> None:
+        async with topic_world() as world, topic_world() as other:
+            (actor,) = other.cluster.servers.values()
+            assert actor.endpoint is not None
+            place = MemoryPlace(world.cluster, [actor.endpoint])
+            async with AsyncTopicClient(place, FAST) as client, client.consumer("g", "orders") as consumer:
+                await client.producer().send("orders", b"x")
+                await pulled(consumer, 1)
+                assert actor.groups() == []
+                assert actor._gateway.counts.requests == 0
+
+    run(scene())
+
+
+def test_who_does_not_know_which_cluster_is_meant_is_asked_all_the_same() -> None:
+    """An actor from before that was asked."""
+
+    async def scene() -> None:
+        async with topic_world() as world, world.client() as client:
+            (actor,) = world.cluster.servers.values()
+            shared = actor._gateway._shared
+            shared.methods -= {RpcMethod.CLUSTER_MEANT}
+            await client.producer().send("orders", b"x")
+            assert actor._gateway.counts.unknown == 1
+
+    run(scene())
+
+
 def test_masters_that_hang_are_waited_for_no_longer_than_was_said() -> None:
     """As by who leaves: a second each, and not the time of any request."""
 
@@ -1053,7 +1084,7 @@ def test_masters_that_hang_are_waited_for_no_longer_than_was_said() -> None:
             writer.close()
 
         server = await asyncio.start_server(hang, "127.0.0.1", 0)
-        links = TopicLinks(60.0, 60.0)
+        links = TopicLinks(60.0, 60.0, None, "a key")  # so that it hangs while it is greeted
         masters = Masters(links, lambda: [Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])])
         out = CloseRequestC2M("g_127.0.0.1-1-1-1-Pull-waltz", "g", None)
         with pytest.raises(PartitionNotReady, match=r"has not answered within 0\.1 s"):

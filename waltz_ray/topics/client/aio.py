@@ -121,7 +121,7 @@ class _Running:
         self._users: list[AsyncTopicProducer | AsyncTopicConsumer] = []
         self._directory, self._config = directory, config
         self._tls = client_context(config.tls_authority or None) if config.tls else None
-        self.links = [TopicLinks(config.timeout_s, config.idle_s, self._tls)]
+        self.links = [self._new_links()]
         self._addresses: Sequence[Endpoint] = ()
         self._loop = asyncio.get_running_loop()
         self._end_watch: Callable[[], None] = lambda: None
@@ -151,8 +151,12 @@ class _Running:
     def links_for(self, shared: bool) -> TopicLinks:
         """The client's, or new ones."""
         if not shared:
-            self.links.append(TopicLinks(self._config.timeout_s, self._config.idle_s, self._tls))
+            self.links.append(self._new_links())
         return self.links[0 if shared else -1]
+
+    def _new_links(self) -> TopicLinks:
+        config = self._config
+        return TopicLinks(config.timeout_s, config.idle_s, self._tls, self._directory.cluster_key)
 
     async def _close(self) -> None:
         await asyncio.gather(*(user.close() for user in self._users))

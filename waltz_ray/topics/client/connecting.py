@@ -90,10 +90,12 @@ class MasterDirectory:
         self._zookeeper = zookeeper
         try:
             self._store = ClusterStore(zookeeper, found.name)
-            check_key(found, self._store.info())
+            info = self._store.info()
+            check_key(found, info)
         except BaseException:
             zookeeper.close()
             raise
+        self.cluster_key = str(info.cluster_key)
         self._units = UnitStore[int](zookeeper, found.name, "topic", SLOTS, SlotSplitting(lambda: 1))
 
     def watch(self, callback: Callable[[Sequence[Endpoint]], None]) -> Callable[[], None]:

@@ -16,8 +16,8 @@ from waltz_ray.net.stream import Stream
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.topics.client.openings import CLOSED, outcome_of
 from waltz_ray.topics.framing import TopicFrame, TopicFramer, encode_frame
-from waltz_ray.topics.messages import UnknownMethod
-from waltz_ray.topics.rpc import RpcCall, RpcFault, decode_reply, encode_call
+from waltz_ray.topics.messages import ClusterMeantRequest, ClusterMeantResponse, UnknownMethod
+from waltz_ray.topics.rpc import FaultName, RpcCall, RpcFault, decode_reply, encode_call
 from waltz_ray.topics.wire import TopicRequest, TopicResponse, decode_response, encode_request
 
 __all__ = ["TopicLink", "TopicLinks", "tell_slot", "to_our_own"]
@@ -67,6 +67,20 @@ class TopicLink(Stream[TopicFrame]):
         finally:
             self._asked.pop(serial, None)
 
+    async def mean(self, cluster_key: str, timeout_s: float) -> None:
+        """Where an actor of ours has died, one of another cluster may listen by now, with topics, groups and slots of
+        the same names: ConnectionError, or what ``ask`` raises. Who does not know the question is believed."""
+        if not cluster_key:
+            return
+        answer = await self.ask(ClusterMeantRequest(cluster_key), timeout_s)
+        if isinstance(answer, RpcFault) and FaultName.NO_METHOD in answer.exception_name:
+            return
+        if isinstance(answer, RpcFault):
+            raise ConnectionRefusedError(f"{self.endpoint} says: {answer.text}")
+        assert isinstance(answer, ClusterMeantResponse)
+        if not answer.success:
+            raise ConnectionRefusedError(f"{self.endpoint} says: {answer.err_msg}")
+
     def on_frame(self, frame: TopicFrame) -> None:
         serial, message = frame
         self.used_s = self._heard_s = self._loop.time()
@@ -100,8 +114,11 @@ def _read(message: bytes | None, method: int) -> TopicResponse | RpcFault:
 class TopicLinks:
     """Opened when they are asked for the first time, and again when they were lost. In one event loop."""
 
-    def __init__(self, timeout_s: float, idle_s: float, tls: ssl.SSLContext | None = None) -> None:
-        self._timeout_s, self._idle_s, self._tls = timeout_s, idle_s, tls
+    def __init__(
+        self, timeout_s: float, idle_s: float, tls: ssl.SSLContext | None = None, cluster_key: str = ""
+    ) -> None:
+        """``cluster_key``: of the cluster that is meant, which each of them is asked for first; "": any."""
+        self._timeout_s, self._idle_s, self._tls, self._cluster_key = timeout_s, idle_s, tls, cluster_key
         self._links: dict[Endpoint, asyncio.Task[TopicLink]] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._closed = False
@@ -113,10 +130,15 @@ class TopicLinks:
     async def ask(
         self, endpoint: Endpoint, request: TopicRequest, timeout_s: float | None = None
     ) -> TopicResponse | RpcFault:
-        """The answer of who listens there, within ``timeout_s`` if that is less than usual. OSError (TimeoutError is
-        one), WireError, ClientClosed."""
-        link = await self._link(endpoint)
-        return await link.ask(request, self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s))
+        """The answer of who listens there, within ``timeout_s`` if that is less than usual, and as long again where it
+        is not connected. OSError (TimeoutError is one), WireError, ClientClosed."""
+        limit_s = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
+        try:
+            async with compat.timeout(limit_s):
+                link = await self._link(endpoint)
+        except TimeoutError as error:
+            raise TimeoutError(str(error) or f"{endpoint} has not answered within {limit_s:g} s") from None
+        return await link.ask(request, limit_s)
 
     async def close(self) -> None:
         """Let go of all of them. Idempotent."""
@@ -144,8 +166,14 @@ class TopicLinks:
 
     async def _opened(self, endpoint: Endpoint) -> TopicLink:
         try:
-            return await connect(lambda: TopicLink(endpoint), *endpoint, self._timeout_s, self._tls)
-        except OSError:
+            link = await connect(lambda: TopicLink(endpoint), *endpoint, self._timeout_s, self._tls)
+            try:
+                await link.mean(self._cluster_key, self._timeout_s)
+            except BaseException:
+                link.abort("given up before it was used")
+                raise
+            return link
+        except (OSError, WireError):
             self._links.pop(endpoint, None)  # it may have been closed meanwhile
             raise
 

@@ -16,6 +16,11 @@ __all__ = ["TopicDirectory", "TopicsPlace"]
 class TopicDirectory(Protocol):
     """Where the topic actors are, and what topics there are. Calls may block."""
 
+    @property
+    def cluster_key(self) -> str:
+        """Of the cluster whose actors they are."""
+        ...
+
     def watch(self, callback: Callable[[Sequence[Endpoint]], None]) -> Callable[[], None]:
         """Tell ``callback``, from any thread, where masters listen, now and after each change; returns what ends it."""
         ...

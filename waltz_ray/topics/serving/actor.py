@@ -107,8 +107,10 @@ class TopicActor:
             where = self._connect_string
             shown = await asyncio.to_thread(kv_credentials, ClusterStore(self._zookeeper, self._cluster))
             self._items = await kv.connect_async(self._cluster, OFFSETS_SPACE, zookeeper=where, credentials=shown)
+        key = str((await asyncio.to_thread(ClusterStore(self._zookeeper, self._cluster).info)).cluster_key)
+        offsets = KvOffsets(self._items)
         server = TopicServer(
-            self._actor_id, self._cluster, self._zookeeper, self._config, self._client_of, KvOffsets(self._items)
+            self._actor_id, self._cluster, key, self._zookeeper, self._config, self._client_of, offsets
         )
         try:
             await server.start()

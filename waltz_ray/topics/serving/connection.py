@@ -19,9 +19,9 @@ from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.room import Room
 from waltz_ray.net.stream import Patience
-from waltz_ray.topics.codes import RpcMethod
+from waltz_ray.topics.codes import RpcMethod, TopicCode
 from waltz_ray.topics.framing import HELD_FREELY, TopicFrame, TopicFramer, encode_frame
-from waltz_ray.topics.messages import UnknownMethod
+from waltz_ray.topics.messages import ClusterMeantRequest, ClusterMeantResponse, UnknownMethod
 from waltz_ray.topics.rpc import FaultName, RpcAnswer, RpcCall, RpcFault, decode_call, encode_reply
 from waltz_ray.topics.serving.port import RequestPort, TopicPortCounts, TopicPortLimits
 from waltz_ray.topics.wire import TopicResponse, decode_request, encode_response
@@ -31,6 +31,7 @@ __all__ = ["TopicConnection", "TopicPortState"]
 log = logging.getLogger(__name__)
 
 _NUMBERS = itertools.count(1)  # of all ports: those of a port rise
+_ANOTHER = ClusterMeantResponse(False, TopicCode.MOVED, "another cluster is served here, and not the one that is meant")
 _REQUEST_BYTES = 512  # of one that waits, besides its message
 
 
@@ -38,9 +39,16 @@ class TopicPortState:
     """What all connections of a port share."""
 
     def __init__(
-        self, name: str, port: RequestPort, methods: Collection[RpcMethod], limits: TopicPortLimits, outgoing: Outgoing
+        self,
+        name: str,
+        port: RequestPort,
+        methods: Collection[RpcMethod],
+        limits: TopicPortLimits,
+        outgoing: Outgoing,
+        cluster_key: str,
     ) -> None:
         self.port = port
+        self.cluster_key = cluster_key
         self.methods = frozenset(map(int, methods))
         self.limits = limits
         self.outgoing = outgoing
@@ -130,12 +138,24 @@ class TopicConnection(BackloggedStream[TopicFrame, Arrived]):
             self._send(serial, FaultName.UNREADABLE.fault(str(error), call), call.method)
             return
         assert not isinstance(request, UnknownMethod)
+        if isinstance(request, ClusterMeantRequest):
+            self._on_cluster_meant(serial, request.cluster_key, call)
+            return
         self._counts.requests += 1
         self._room.used += size
         self.outstanding += 1
         self._shared.port.submit(request, call, self._number, partial(self._answered, serial, call, size))
         if self.outstanding >= self._limits.outstanding:
             self._stall()
+
+    def _on_cluster_meant(self, serial: int, cluster_key: str, call: RpcCall) -> None:
+        meant = self._shared.cluster_key in ("", cluster_key)
+        answer = ClusterMeantResponse(True, TopicCode.OK, "") if meant else _ANOTHER
+        method, data = encode_response(answer)
+        self._send(serial, RpcAnswer(method, data, call.service_type, call.protocol_ver), call.method)
+        if not meant:
+            log.info("%s means another cluster, of which there was an actor at this address before", self.peer)
+            self.finish(_ANOTHER.err_msg)
 
     def _answered(self, serial: int, call: RpcCall, size: int, answer: TopicResponse | RpcFault) -> None:
         self.outstanding -= 1

@@ -15,7 +15,7 @@ from waltz_ray.topics.serving.port import RequestPort, TopicPortCounts, TopicPor
 
 __all__ = ["BROKER_METHODS", "MASTER_METHODS", "TopicGateway"]
 
-MASTER_METHODS = tuple(method for method in RpcMethod if method.service is ServiceType.MASTER)
+MASTER_METHODS = (*(method for method in RpcMethod if method.service is ServiceType.MASTER), RpcMethod.CLUSTER_MEANT)
 BROKER_METHODS = tuple(method for method in RpcMethod if method.service is not ServiceType.MASTER)
 
 _UNSENT_S = 1.0
@@ -32,12 +32,14 @@ class TopicGateway:
         limits: TopicPortLimits | None = None,
         outgoing: Outgoing | None = None,
         tls: Tls | None = None,
+        cluster_key: str = "",
     ) -> None:
-        """``name``: for the log. ``outgoing``: of whoever gathers answers himself."""
+        """``name``: for the log. ``outgoing``: of whoever gathers answers himself. ``cluster_key``: of the cluster that
+        is served: who means another one is sent away; "": whatever is served here is meant."""
         self.outgoing = outgoing or Outgoing()
         self._name = name
         self._tls = tls
-        self._shared = TopicPortState(name, port, methods, limits or TopicPortLimits(), self.outgoing)
+        self._shared = TopicPortState(name, port, methods, limits or TopicPortLimits(), self.outgoing, cluster_key)
         self._listener: LoopListener | None = None
         self._sweep: asyncio.TimerHandle | None = None
 

@@ -32,12 +32,14 @@ _AGAIN_S = 1.0
 
 @dataclass(frozen=True)
 class SlotListening:
-    """How slots listen. ``first_port``: the first of ``PORTS_OF_AN_ACTOR``, 0 = any free one."""
+    """How slots listen. ``first_port``: the first of ``PORTS_OF_AN_ACTOR``, 0 = any free one.
+    ``cluster_key``: ``TopicGateway``."""
 
     host: str = "127.0.0.1"
     first_port: int = 0
     limits: TopicPortLimits = field(default_factory=TopicPortLimits)
     tls: Tls | None = None
+    cluster_key: str = ""
 
 
 class TopicNode:
@@ -196,7 +198,9 @@ class TopicNode:
         port = SlotPort(slot, self.topics, self.duties)
         name = f"topic/{self.actor}, slot {slot}"
         listening = self._listening
-        gateway = TopicGateway(name, port, BROKER_METHODS, listening.limits, self._outgoing, listening.tls)
+        gateway = TopicGateway(
+            name, port, BROKER_METHODS, listening.limits, self._outgoing, listening.tls, listening.cluster_key
+        )
         first = listening.first_port
         for candidate in range(first, first + PORTS_OF_AN_ACTOR) if first else (0,):
             try:

@@ -67,6 +67,7 @@ class TopicServer:
         self,
         actor: int,
         cluster: str,
+        cluster_key: str,
         zookeeper: ZooKeeper,
         config: TopicConfig,
         connect: Callable[[Space], Awaitable[AsyncWaltzClient]],
@@ -79,6 +80,7 @@ class TopicServer:
         """A bug of ours has ended something that never should."""
         self._actor = actor
         self._config = config
+        self._cluster_key = cluster_key
         self._connect = connect
         self._offsets = offsets
         self._loop = asyncio.get_running_loop()
@@ -107,7 +109,7 @@ class TopicServer:
             idle_ms=config.idle_ms,
         )
         self._tls = self._server_tls()
-        self._to_slots = TopicLinks(_TELL_S, _TO_SLOTS_IDLE_S, None if self._tls is None else to_our_own())
+        self._to_slots = TopicLinks(_TELL_S, _TO_SLOTS_IDLE_S, None if self._tls is None else to_our_own(), cluster_key)
         self.access = AccessView(self._store, self._post, self._flow_changed)
         self.master = MasterPort(
             self._store_offsets,
@@ -115,7 +117,10 @@ class TopicServer:
             config.balance_ms / 1000,
             GroupTimes(client_ms=config.client_ms, order_ms=4 * config.client_ms, session_ms=2 * config.client_ms),
         )
-        self._gateway = TopicGateway(f"topic/{actor}, master", self.master, MASTER_METHODS, self._limits, tls=self._tls)
+        name = f"topic/{actor}, master"
+        self._gateway = TopicGateway(
+            name, self.master, MASTER_METHODS, self._limits, tls=self._tls, cluster_key=cluster_key
+        )
         self.master.granted = self._tell_slot
         self.master.access = lambda: self.access.now
         self.master.flow = lambda: self.access.flow
@@ -150,7 +155,7 @@ class TopicServer:
             config.session_ms / 1000,
             config.lease_margin_ms / 1000,
         )
-        listening = SlotListening(self._host, first, self._limits, self._tls)
+        listening = SlotListening(self._host, first, self._limits, self._tls, self._cluster_key)
         return TopicNode(around, duties, listening, self._ports_are)
 
     # ---- life
