@@ -236,6 +236,21 @@ def test_what_is_given_back_while_zookeeper_is_away_is_free_when_it_is_back() ->
         rig.other.take("audit")
 
 
+def test_what_is_given_back_a_moment_late_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZooKeeper answers again before it is even watched for."""
+    rig = Rig()
+    held = rig.new()
+
+    def unreachable(*_: object) -> None:
+        monkeypatch.undo()
+        raise ZooKeeperUnreachable("zk", "a moment")
+
+    monkeypatch.setattr(rig.first, "delete", unreachable)
+    held.release()
+    assert rig.mine._late == {}
+    assert rig.other.take("audit").lost is None
+
+
 def test_what_is_given_back_late_and_taken_again_meanwhile_stays() -> None:
     rig = Rig()
     held = rig.new()

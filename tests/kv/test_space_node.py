@@ -735,6 +735,37 @@ def test_what_is_on_its_way_when_its_partition_is_folded_anew_is_known_in_the_en
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("where", ["a tick", "a task"])
+def test_what_a_bug_has_ended_is_told(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Nothing would tick any more, and nobody would know: the space is left, and opened anew."""
+
+    async def run() -> None:
+        async with actors(1) as found:
+            found.fails = True
+            node = found.nodes[0]
+
+            def bug(*_: object) -> None:
+                raise TypeError("a bug")
+
+            async def ends() -> None:
+                bug()
+
+            asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # where it goes on to
+            if where == "a tick":
+                monkeypatch.setattr(node.keeper, "step", bug)
+            else:
+                node._spawn(ends())
+            await found.until(lambda: bool(found.failures))
+            [told] = found.failures
+            assert told == "a step of it has failed: TypeError('a bug'), a bug of this actor; see its log"
+            refused = await found.ask(0, put(b"a", b"x"))
+            assert isinstance(refused, m.FailInfo)
+            assert (refused.code, refused.text) == (FailCode.NO_ROOM, told)
+            monkeypatch.undo()
+
+    asyncio.run(run())
+
+
 def test_a_projection_that_cannot_be_read_ends_it_with_a_reason() -> None:
     """Who asks is refused, nothing waits for a fold that does not come, it is told once; the other one goes on."""
 

@@ -17,6 +17,9 @@ from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.topics.client.links import tell_slot
 from waltz_ray.topics.groups.table import SlotPlace, TopicPartition
 from waltz_ray.topics.lease_ending import OTHERS_END, others_end
+from waltz_ray.topics.serving.client_owners import ClientOwners
+from waltz_ray.topics.serving.deliveries import Deliveries
+from waltz_ray.topics.serving.partition_fold import PartitionFold
 
 PRODUCER: Fields = {1: text("producer"), 2: text("orders"), 3: -1, 4: text("127.0.0.1")}
 
@@ -158,6 +161,52 @@ def test_what_a_bug_has_ended_does_not_look_as_if_it_served(monkeypatch: pytest.
             server._spawn(ends())
             await cluster.until(lambda: not server.status().serving)
             assert server.status().reason.startswith("a task has ended: TypeError('another')")
+            server.broken = ""
+            server.master._spawn(ends())
+            await cluster.until(lambda: not server.status().serving)
+            assert server.status().reason.startswith("a task of the master has ended: TypeError('another')")
+            server.master.broken = ""
+            server.node.duties.deliveries.spawn(ends())
+            await cluster.until(lambda: not server.status().serving)
+            assert server.status().reason.startswith("a delivery has failed: TypeError('another')")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("called", "told"),
+    [("keep", "groups are not balanced any more"), ("_look_after_leases", "no lease ends any more")],
+)
+def test_what_ticks_no_more_does_not_look_as_if_it_served(
+    monkeypatch: pytest.MonkeyPatch, called: str, told: str
+) -> None:
+    async def run() -> None:
+        async with topic_cluster(1) as cluster:
+            server = cluster.servers[0]
+            await cluster.until(lambda: server.status().serving)
+
+            def bug(*_: object) -> None:
+                raise TypeError("a bug")
+
+            asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # where it goes on to
+            monkeypatch.setattr(ClientOwners if called == "keep" else Deliveries, called, bug)
+            await cluster.until(lambda: not server.status().serving)
+            assert server.status().reason.startswith(f"{told}: TypeError('a bug')")
+
+    asyncio.run(run())
+
+
+def test_a_partition_that_a_bug_has_ended_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with topic_cluster(1) as cluster:
+
+            async def bug(self: PartitionFold) -> None:
+                monkeypatch.undo()
+                raise TypeError("a bug")
+
+            monkeypatch.setattr(PartitionFold, "start", bug)
+            await cluster.create("orders", 1)
+            await cluster.until(cluster.settled)
 
     asyncio.run(run())
 

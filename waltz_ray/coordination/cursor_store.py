@@ -262,17 +262,23 @@ class CursorStore:
         if before is not None:
             before.cancel()
 
+        seen = False
+
         def look(data: bytes | None, version: int) -> None:
+            nonlocal seen
             if data is not None:
                 self._release_late(name)
             with self._lock:
-                done = self._late.pop(name, None)
+                seen, done = True, self._late.pop(name, None)
             if done is not None:
                 done.cancel()
 
         watch = self._zookeeper.watch_data(self._nodes.lease_of(name), look)
         with self._lock:
-            self._late[name] = watch
+            if not seen:  # it may have been at once
+                self._late[name] = watch
+                return
+        watch.cancel()
 
     def _release_late(self, name: str) -> None:
         """ZooKeeperUnreachable: it is called again after the reconnect."""

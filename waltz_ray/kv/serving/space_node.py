@@ -372,6 +372,9 @@ class SpaceNode:
                         self._step_ownership(event)
         except ProjectionFailed as error:
             self.projection_failed(error)
+        except Exception as error:
+            self._has_a_bug(error)
+            raise
         finally:
             self._busy = False
 
@@ -578,6 +581,14 @@ class SpaceNode:
         self.caught_up = True
         self._put(FoldCaughtUp(), Rearranged())
 
+    def _has_a_bug(self, error: BaseException) -> None:
+        """Half a step is done: what it said from here on could be wrong. So it is opened anew, as where its projection
+        cannot be kept."""
+        log.critical("kv/%d: a step has failed, nothing more is served", self.actor, exc_info=error)
+        self.projection_failed(
+            ProjectionFailed(f"a step of it has failed: {error!r}, a bug of this actor; see its log")
+        )
+
     def projection_failed(self, error: ProjectionFailed) -> None:
         """Nothing more can be read or folded: everybody is refused until this is closed. Only the first is told.
 
@@ -619,7 +630,12 @@ class SpaceNode:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._has_a_bug(error)
 
 
 def _items(command: Command) -> int:

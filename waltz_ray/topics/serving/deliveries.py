@@ -282,6 +282,8 @@ class Deliveries:
         self.unix_ms: Callable[[], int] = unix_ms
         self.delivered = 0
         """Messages."""
+        self.broken = ""
+        """A bug of ours has ended something that never should."""
         self._tokens = itertools.count(1)
         self._of: dict[tuple[str, int], dict[str, GroupDelivery]] = defaultdict(dict)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -321,7 +323,11 @@ class Deliveries:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            task.get_loop().call_exception_handler({"message": "a delivery has failed", "exception": error})
+            self._has_a_bug("a delivery has failed", error)
+
+    def _has_a_bug(self, what: str, error: BaseException) -> None:
+        self.broken = f"{what}: {error!r}, a bug of this actor; see its log, and restart it"
+        log.critical("topic/%d: %s", self.actor, self.broken, exc_info=error)
 
     # ---- requests
 
@@ -364,6 +370,14 @@ class Deliveries:
                 each.step(t.FlowChanged(self.flow_of(group)))
 
     def _tick(self) -> None:
+        try:
+            self._look_after_leases()
+        except Exception as error:
+            self._has_a_bug("no lease ends any more", error)
+            raise
+        self.start()
+
+    def _look_after_leases(self) -> None:
         for key, groups in list(self._of.items()):
             for group, each in list(groups.items()):
                 each.step(t.LeasesDue())
@@ -371,7 +385,6 @@ class Deliveries:
                     del groups[group]
             if not groups:
                 del self._of[key]
-        self._ticker = asyncio.get_running_loop().call_later(_LEASES_S, self._tick)
 
     def status(self) -> dict[tuple[str, int, str], t.DeliveryStatus]:
         """By (topic, partition, group)."""

@@ -102,6 +102,8 @@ class MasterPort:
         self.flow: Callable[[], FlowTable] = FlowTable
         self.granted: Callable[[str, TopicPartition, str, SlotPlace], Coroutine[Any, Any, None]] = _nobody_is_told
         """(group, partition, consumer, where its slot is): nobody else is to have it."""
+        self.broken = ""
+        """A bug of ours has ended something that never should."""
         self._ticker: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -124,9 +126,17 @@ class MasterPort:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _tick(self) -> None:
-        self.step(BalanceDue())
-        self._owners.keep(self.machine.client_ids())
+        try:
+            self.step(BalanceDue())
+            self._owners.keep(self.machine.client_ids())
+        except Exception as error:
+            self._has_a_bug("groups are not balanced any more", error)
+            raise
         self.start()
+
+    def _has_a_bug(self, what: str, error: BaseException) -> None:
+        self.broken = f"{what}: {error!r}, a bug of this actor; see its log, and restart it"
+        log.critical("%s", self.broken, exc_info=error)
 
     # ---- requests
 
@@ -215,7 +225,12 @@ class MasterPort:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._has_a_bug("a task of the master has ended", error)
 
     def _answer(
         self, request: MasterRequest, answer: ProducerAnswer | ConsumerAnswer, known: KnownClient

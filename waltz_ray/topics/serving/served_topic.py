@@ -108,8 +108,15 @@ class ServedTopic:
         try:
             await partition.run()
         except WaltzError as error:
-            partition.failure = str(error)
-            self._places.changed(partition.partition)
+            self._ended(partition, str(error))
+        except Exception as error:
+            log.critical("partition %d of topic %s has failed", partition.partition, self.name, exc_info=error)
+            self._ended(partition, f"{error!r}, a bug of this actor; see its log")
+
+    def _ended(self, partition: SlotPartition, why: str) -> None:
+        """It is closed, and opened anew."""
+        partition.failure = why
+        self._places.changed(partition.partition)
 
     async def close_partition(self, number: int) -> None:
         """Begin nothing more of it. Idempotent."""

@@ -216,6 +216,8 @@ class TopicServer:
         reason = (
             self.broken
             or node.broken
+            or self.master.broken
+            or duties.deliveries.broken
             or self.failure
             or node.failure
             or self.access.problem
