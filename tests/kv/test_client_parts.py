@@ -615,6 +615,24 @@ def test_watching(place: LogPlace) -> None:
             items.watch(start="now")  # type: ignore[arg-type]
 
 
+def test_what_is_dropped_and_not_closed_says_so(place: LogPlace) -> None:
+    """As a file does; and what was closed does not."""
+    with KvClient(place) as items:
+        watch = items.watch()
+        with pytest.warns(ResourceWarning, match="unclosed watch of keys and values: "):
+            del watch
+        items.watch().stop()
+    client = KvClient(place).open()
+    io, core = client._shell.io, client._shell._core
+    assert core is not None
+    engine = core._running
+    assert engine is not None
+    del core, client
+    with pytest.warns(ResourceWarning, match="unclosed client of keys and values: "):
+        gc.collect()
+    io.stop(engine.stop())
+
+
 def test_a_watch_of_a_map_tells_nothing_of_another_one_with_its_hash(place: LogPlace) -> None:
     """What is set says of which map it is, what becomes of it later does not."""
     map_hash = fnv1a_32(b"costarring")

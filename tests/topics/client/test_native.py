@@ -1266,6 +1266,20 @@ def test_a_client_that_is_closed_while_it_starts_does_not_run_on() -> None:
     run(scene())
 
 
+def test_a_client_that_is_dropped_and_not_closed_says_so() -> None:
+    async def scene() -> None:
+        async with topic_world() as world:
+            client = AsyncTopicClient(world.place, FAST)
+            await client.start()
+            running = client._running
+            assert running is not None
+            with pytest.warns(ResourceWarning, match="unclosed client of topics: "):
+                del client
+            await running.ending.come()
+
+    run(scene())
+
+
 def test_threads_do_the_same() -> None:
     async def scene() -> None:
         async with topic_world(partitions=2) as world:

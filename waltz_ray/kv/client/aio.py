@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from types import TracebackType
 
 from waltz_ray.client.codecs import Codec
 from waltz_ray.client.credentials import Presented
 from waltz_ray.client.opening import opened
+from waltz_ray.client.unclosed import warn_unclosed
 from waltz_ray.errors import ClientClosed, InvalidInput
 from waltz_ray.kv.client.connections import connections_of
 from waltz_ray.kv.client.engine import KvEngine
@@ -27,6 +29,8 @@ class AsyncKvClient(AsyncKvMap):
 
     It has the items of no map; ``map`` gives those of one. It pickles as its address, and connects where it is started.
     """
+
+    _process = 0  # in which it is open
 
     def __init__(
         self,
@@ -67,7 +71,7 @@ class AsyncKvClient(AsyncKvMap):
         if self._closed:
             await connections.leave()
         self._check_open()
-        self._running = KvEngine(connections, self.config)
+        self._running, self._process = KvEngine(connections, self.config), os.getpid()
 
     def _shown(self, directory: KvDirectory) -> Presented:
         """What cannot be used is told at once. Blocks."""
@@ -89,6 +93,10 @@ class AsyncKvClient(AsyncKvMap):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def __del__(self) -> None:
+        if self._process and not self._closed:
+            warn_unclosed(self, "client of keys and values", self._process)
 
     def __reduce__(self) -> tuple[type[AsyncKvClient], tuple[KvPlace, KvClientConfig, Codec | None]]:
         return AsyncKvClient, (self._place, self.config, self._codec)

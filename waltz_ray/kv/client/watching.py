@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from waltz_ray.client.address import StaysHere
 from waltz_ray.client.codecs import Codec
+from waltz_ray.client.unclosed import warn_unclosed
 from waltz_ray.errors import ClientClosed, InvalidInput
 from waltz_ray.kv.client.beginnings import WatchBeginning
 from waltz_ray.kv.client.values import KvName, name_text, value_of
@@ -200,6 +201,11 @@ class LogsOfWatches:
         self._closed = False
         self._begin()
 
+    @property
+    def closed(self) -> bool:
+        """All of them are, with their key/value client."""
+        return self._closed
+
     def _begin(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
@@ -251,6 +257,8 @@ class KvWatch(StaysHere, Iterator[ItemEvent]):
     Whoever is interrupted (Ctrl-C) while he asks may ask again, too.
     """
 
+    _process = 0  # in which it is open
+
     def __init__(
         self,
         connect: Callable[[], WaltzClient],
@@ -269,6 +277,7 @@ class KvWatch(StaysHere, Iterator[ItemEvent]):
             self._end()
             raise
         self._changes: Iterator[_Change] = iter(())
+        self._process = os.getpid()
 
     def __iter__(self) -> KvWatch:
         return self
@@ -285,7 +294,12 @@ class KvWatch(StaysHere, Iterator[ItemEvent]):
         self._feed.stop()
         self._end()
 
+    def __del__(self) -> None:
+        if self._process and not self._watching.closed:
+            warn_unclosed(self, "watch of keys and values", self._process)
+
     def _end(self) -> None:
+        self._process = 0
         self._log.close()
         self._watching.discard(self._log)
 
@@ -305,6 +319,8 @@ class AsyncKvWatch(StaysHere):
     does; ClientClosed when the key/value client is closed. DecodingFailed: a value cannot be read; who asks again has
     what comes after it. Whoever is cancelled while he asks, as by a time-out, has taken nothing, and may ask again.
     """
+
+    _process = 0  # in which it is open
 
     def __init__(
         self,
@@ -337,7 +353,7 @@ class AsyncKvWatch(StaysHere):
         """What was there when it was cancelled, or stopped, is used by the next one, or closed by ``stop``."""
         self._engine.check_open()
         if self._log is None:
-            self._log = await self._connect()
+            self._log, self._process = await self._connect(), os.getpid()
             self._engine.watching.add(self._log)
         if self._engine.closed or self._stopped:
             await self._close_log()
@@ -360,7 +376,12 @@ class AsyncKvWatch(StaysHere):
             await self._feed.stop()
         await self._close_log()
 
+    def __del__(self) -> None:
+        if self._process and not self._engine.closed:
+            warn_unclosed(self, "watch of keys and values", self._process)
+
     async def _close_log(self) -> None:
+        self._process = 0
         if self._log is not None:
             await self._log.close()
             self._engine.watching.discard(self._log)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from waltz_ray.client.ending import Ending
 from waltz_ray.client.opening import opened
+from waltz_ray.client.unclosed import warn_unclosed
 from waltz_ray.errors import InvalidInput
 from waltz_ray.net.tls import client_context
 from waltz_ray.protocol.ids import Endpoint
@@ -32,6 +34,8 @@ class AsyncTopicClient:
     ``TopicClientConfig.idle_s``. It pickles as its address, and connects where it is started.
     """
 
+    _process = 0  # in which it is open
+
     def __init__(self, place: TopicsPlace, config: TopicClientConfig | None = None) -> None:
         self.config = config or TopicClientConfig()
         self._place = place
@@ -47,6 +51,7 @@ class AsyncTopicClient:
                 try:
                     self._running = _Running(self._place, directory, self.config)
                     await self._running.watch()
+                    self._process = os.getpid()
                 except (Exception, asyncio.CancelledError):
                     self._running = None
                     await asyncio.to_thread(directory.close)
@@ -55,7 +60,7 @@ class AsyncTopicClient:
     async def close(self) -> None:
         """Close all producers and consumers, and every connection. Idempotent."""
         async with self._starting:  # not in the middle of it
-            running, self._running = self._running, None
+            running, self._running, self._process = self._running, None, 0
             if running is not None:
                 self._ended = running.ending
         if self._ended is not None:
@@ -69,6 +74,10 @@ class AsyncTopicClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def __del__(self) -> None:
+        if self._process:
+            warn_unclosed(self, "client of topics", self._process)
 
     def __reduce__(self) -> tuple[type[AsyncTopicClient], tuple[TopicsPlace, TopicClientConfig]]:
         return AsyncTopicClient, (self._place, self.config)
