@@ -9,7 +9,7 @@ import pytest
 
 from waltz_ray import compat
 from waltz_ray.kv.client import link as module
-from waltz_ray.kv.client.link import KvLink
+from waltz_ray.kv.client.link import KvLink, Missed
 from waltz_ray.kv.messages import Ack, Hashmask, Hashmasks, Opcode, Ping
 from waltz_ray.kv.wire import MAX_FRAME_BYTES, encode_reply
 from waltz_ray.net.carried import Carried
@@ -76,8 +76,12 @@ def test_an_actor_whose_answer_comes_slowly_is_not_given_up(monkeypatch: pytest.
     linked(slowly, body)
 
 
-def test_an_actor_that_takes_a_long_command_by_and_by_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SILENCE_S", SILENCE_S)
+@pytest.mark.parametrize("doubted", [False, True])
+def test_an_actor_that_takes_a_long_command_by_and_by_is_not_given_up(
+    monkeypatch: pytest.MonkeyPatch, doubted: bool
+) -> None:
+    """Nor where somebody else has what it had: the answer to a ping comes behind the command."""
+    monkeypatch.setattr(module, "_DOUBTED_S" if doubted else "_SILENCE_S", SILENCE_S)
     looks = 0
 
     async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -90,7 +94,10 @@ def test_an_actor_that_takes_a_long_command_by_and_by_is_not_given_up(monkeypatc
             return Carried(1, min(looks, 8), 0)
 
         monkeypatch.setattr(link, "carried", carried)
-        await link.ask(Ping())
+        answer = link.ask(Ping())
+        if doubted:
+            link.doubt()
+        assert await answer is Missed.LOST
         assert looks >= 8, "as long as it took something"
 
     linked(nothing, body)

@@ -97,6 +97,7 @@ class KvLink(Stream[KvFrame]):
         self._before: Carried | None = None  # how far it had come at the last look
         self._look: asyncio.TimerHandle | None = None
         self._doubt: asyncio.TimerHandle | None = None
+        self._when_doubted: Carried | None = None  # how far it had come then
 
     async def greet(self, token: str = "", space: str = "") -> None:
         """Who we are, if a token says it; which ``space`` we mean, if that is known; hello, and whether it knows our
@@ -136,6 +137,7 @@ class KvLink(Stream[KvFrame]):
         if not self._asked or self._doubt is not None or self.ended:
             return
         silent_s = self._loop.time() - self._silent_since_s
+        self._when_doubted = self.carried()
         self._ping()
         self._doubt = self._loop.call_later(max(_UNREAD_S, _DOUBTED_S - silent_s), self._still_doubted)
 
@@ -200,8 +202,7 @@ class KvLink(Stream[KvFrame]):
         if not self._asked or self.ended:
             return
         before, self._before = self._before, self.carried()
-        takes = before is not None and self._before is not None and lives(before, self._before)
-        if self._heard or takes:
+        if self._heard or _goes_on(before, self._before):
             self._heard = self._pinged = False
         elif self._pinged:
             self.abort(TimeoutError(f"{self.server} has not answered for {2 * _SILENCE_S:g} s"))
@@ -213,7 +214,12 @@ class KvLink(Stream[KvFrame]):
 
     def _still_doubted(self) -> None:
         self._doubt = None
-        if not self.ended:
+        if self.ended:
+            return
+        before, self._when_doubted = self._when_doubted, self.carried()
+        if _goes_on(before, self._when_doubted):
+            self._doubt = self._loop.call_later(_DOUBTED_S, self._still_doubted)
+        else:
             self.abort(TimeoutError(f"{self.server} does not answer, and others have what it had"))
 
     def _ping(self) -> None:
@@ -297,6 +303,10 @@ class KvPeer:
             link.abort("given up while it was greeted")
             raise
         return link
+
+
+def _goes_on(before: Carried | None, now: Carried | None) -> bool:
+    return before is not None and now is not None and lives(before, now)
 
 
 def _words(said: Answer) -> str:
