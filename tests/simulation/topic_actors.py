@@ -194,7 +194,7 @@ def topic_conditions(part: TopicPart) -> Iterator[None]:
         *(mock.patch.object(module, "_COUNTS", itertools.count(1)) for module in (consumer, registering)),
         *(mock.patch.object(each, "os", SimpleNamespace(getpid=lambda: 1)) for each in (consumer, registering)),
         mock.patch.object(topic_server_module, "boot_s", now_s),
-        mock.patch.object(access_view, "secrets", chance),
+        *(mock.patch.object(each, "secrets", chance) for each in (access_view, consumer, registering)),
         mock.patch.object(gateway, "listen", listen),
         mock.patch.object(slot_partition, "SAID_AGAIN_RECORDS", _SAID_AGAIN),
         mock.patch.object(TopicLog, "follow", _hearing_late(present)),

@@ -130,6 +130,8 @@ def test_d5_client_ids() -> None:
             checked_client_id(text)
     with pytest.raises(InvalidInput, match="it has letters, digits"):
         producer_id("::1", 7, 1, 1, "1")
+    with pytest.raises(InvalidInput, match="a group of these clients has letters"):
+        consumer_id("audit/a", "10.0.0.1", 7, 1, 1, "Pull", "1.12.0")
 
 
 @pytest.mark.parametrize(

@@ -306,7 +306,12 @@ def required_partitions_text(offsets: Mapping[tuple[int, str, int], int]) -> str
 
 
 def consumer_id(group: str, host: str, process_id: int, started_ms: int, count: int, mode: str, version: str) -> str:
-    """As Java consumers make it: ``mode`` is Pull or Push, ``count`` tells apart what one process starts."""
+    """As Java consumers make it: ``mode`` is Pull or Push, ``count`` tells apart what one process starts.
+    InvalidInput."""
+    if len(group) <= MAX_CLIENT_ID and not _CLIENT_ID.fullmatch(group):
+        raise InvalidInput(
+            f"a group of these clients has letters, digits and _ . - alone in its name, not {_shown(group)}"
+        )
     return _made(f"{group}_{host}-{process_id}-{started_ms}-{count}-{mode}-{version}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import json
 import os
 import threading
@@ -15,6 +16,7 @@ from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -1262,6 +1264,19 @@ def test_a_client_that_is_closed_while_it_starts_does_not_run_on() -> None:
             await asyncio.gather(starting, closing)
             with pytest.raises(InvalidInput, match="not been started"):
                 client.producer()
+
+    run(scene())
+
+
+def test_clients_of_processes_with_the_same_number_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of two containers that have begun in the same millisecond: they would be one member, and consume the same."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=2) as world, world.client() as client:
+            monkeypatch.setattr(consumer_module, "time", SimpleNamespace(time_ns=lambda: 7))
+            monkeypatch.setattr(consumer_module, "_COUNTS", itertools.repeat(1))
+            async with client.consumer("g", "orders") as one, client.consumer("g", "orders") as two:
+                await world.until(lambda: len(one.partitions) == len(two.partitions) == 1)
 
     run(scene())
 

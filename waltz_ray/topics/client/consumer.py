@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import logging
 import os
+import secrets
 import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
@@ -70,8 +71,9 @@ class AsyncTopicConsumer(StaysHere):
     def __init__(
         self, links: TopicLinks, masters: Masters, logs: TopicLogs, config: TopicClientConfig, wanted: TopicSubscription
     ) -> None:
+        version = f"waltz.{secrets.token_hex(4)}"  # by chance: in containers there are many processes of one number
         self.client_id = consumer_id(
-            wanted.group, _HOST, os.getpid(), time.time_ns() // 1_000_000, next(_COUNTS), "Pull", "waltz"
+            wanted.group, _HOST, os.getpid(), time.time_ns() // 1_000_000, next(_COUNTS), "Pull", version
         )
         """As the master and the slots know us."""
         self._links, self._logs, self._wanted = links, logs, wanted

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 import os
+import secrets
 import time
 from collections.abc import Sequence
 
@@ -43,7 +44,8 @@ class ProducerRegistration:
         self._masters, self._config = masters, config
         self._rights = TopicRights(config.user, config.password)
         started_ms, count = time.time_ns() // 1_000_000, next(_COUNTS)
-        self._client_id = producer_id(_HOST, os.getpid(), started_ms, count, "waltz")
+        version = f"waltz.{secrets.token_hex(4)}"  # by chance: in containers there are many processes of one number
+        self._client_id = producer_id(_HOST, os.getpid(), started_ms, count, version)
         self._topics: dict[str, None] = {}
         self._changing = asyncio.Lock()
         self._registered = False
