@@ -63,9 +63,9 @@ from waltz_ray.topics.client.outgoing import Spread
 from waltz_ray.topics.codes import RpcMethod, TopicCode
 from waltz_ray.topics.framing import TopicFrame, TopicFramer, encode_frame
 from waltz_ray.topics.groups.events import SteppedDown, TookOver
-from waltz_ray.topics.messages_consumer import CloseRequestC2M
+from waltz_ray.topics.messages_consumer import CloseRequestC2M, CloseResponseM2C
 from waltz_ray.topics.messages_producer import CloseResponseM2P
-from waltz_ray.topics.rpc import RpcAnswer, RpcFault, encode_reply
+from waltz_ray.topics.rpc import FaultName, RpcAnswer, RpcFault, encode_reply
 from waltz_ray.topics.wire import TopicRequest, TopicResponse, encode_response
 
 LIMIT_S = 20
@@ -1095,6 +1095,42 @@ def test_masters_that_hang_are_waited_for_no_longer_than_was_said() -> None:
         await links.close()
         server.close()
         await server.wait_closed()
+
+    run(scene())
+
+
+def test_t49_a_master_whose_link_was_bad_is_asked_again_if_no_other_one_leads() -> None:
+    """The other one says that it does not lead: who asks would be without a master for half an hour."""
+    out = CloseRequestC2M("g_127.0.0.1-1-1-1-Pull-waltz", "g", None)
+    leader, standby = Endpoint("a", 1), Endpoint("b", 2)
+    known, asked = [leader, standby], list[Endpoint]()
+
+    class Links(TopicLinks):
+        cut = True
+
+        async def ask(
+            self, endpoint: Endpoint, request: TopicRequest, timeout_s: float | None = None
+        ) -> TopicResponse | RpcFault:
+            asked.append(endpoint)
+            if endpoint == standby:
+                return FaultName.STANDBY.fault("it does not lead")
+            if self.cut:
+                raise ConnectionRefusedError("it is cut off")
+            return CloseResponseM2C(True, TopicCode.OK, "")
+
+    async def scene() -> None:
+        links = Links(1.0, 1.0)
+        masters = Masters(links, lambda: known)
+        while asked.count(leader) < 6:
+            with pytest.raises(PartitionNotReady):
+                await masters.ask(lambda: out, -1.0)
+        links.cut = False
+        asked.clear()
+        assert await masters.ask(lambda: out, -1.0) == CloseResponseM2C(True, TopicCode.OK, "")
+        assert asked == [standby, leader], "the others come first"
+        known.clear()
+        with pytest.raises(PartitionNotReady, match="no topic actor is registered"):
+            await masters.ask(lambda: out, -1.0)
 
     run(scene())
 

@@ -16,12 +16,14 @@ from waltz_ray.topics.wire import TopicRequest, TopicResponse
 
 __all__ = ["Masters"]
 
+_NOBODY = "no topic actor is registered: start them with waltz up --topics"
+
 
 class Masters:
     """``addresses``: where the actors listen now."""
 
     def __init__(self, links: TopicLinks, addresses: Callable[[], Sequence[Endpoint]]) -> None:
-        self.why = "no topic actor is registered: start them with waltz up --topics"
+        self.why = _NOBODY
         """Why the last attempt has failed."""
         self._links = links
         self._addresses = addresses
@@ -34,7 +36,10 @@ class Masters:
         loop = asyncio.get_running_loop()
         until_s, pauses = loop.time() + within_s, Backoff(first_s=0.02, longest_s=0.5)
         while True:
-            for master in self._in_order():
+            masters = self._in_order()
+            if not masters:
+                self.why = _NOBODY
+            for master in masters:
                 answer = await self._ask(master, make(), within_s)
                 if answer is not None:
                     self._led = master
@@ -44,12 +49,11 @@ class Masters:
             await asyncio.sleep(pauses.next_s())
 
     def _in_order(self) -> list[Endpoint]:
-        """Who led last comes first; whose link is bad comes not at all, unless there is nobody else."""
+        """Who led last comes first; whose link is bad last, if nobody else leads: it may be well by now."""
         addresses = list(self._addresses())
         self._quality.know(map(str, addresses))
         shielded = set(self._quality.shielded(_now_ms()))
-        free = [each for each in addresses if str(each) not in shielded] or addresses
-        return sorted(free, key=lambda each: each != self._led)
+        return sorted(addresses, key=lambda each: (str(each) in shielded, each != self._led))
 
     async def _ask(self, master: Endpoint, request: TopicRequest, within_s: float) -> TopicResponse | None:
         try:
