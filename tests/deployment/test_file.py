@@ -66,6 +66,8 @@ spaces:
         (TOP + "disks:\n- {}\n- path: /y", 4, "disks[1]: unknown key 'path'; known keys: directory, resource"),
         (TOP + "spaces:\n  a: {parttions: 1}", 3, "spaces.a: unknown key 'parttions'; did you mean 'partitions'?"),
         (TOP + "server:\n  port: 70000", 3, "server.port must be a number from 0 to 65535, not 70000"),
+        (TOP + "storage:\n  segment_size_bytes: 1", 3, "storage.segment_size_bytes has to be 1048576 at the least"),
+        (TOP + "server:\n  checkpoint_interval: 1", 3, "server.checkpoint_interval has to be 1000 at the least"),
         (TOP + "name: a b", 2, "name must consist of letters"),
         (TOP + "servers: two", 2, "servers has to be a whole number, not two"),
         (TOP + "servers: 1.5", 2, "servers has to be a whole number, not 1.5"),

@@ -38,6 +38,14 @@ _RESERVED = {
 }
 
 
+_LEAST_OF_USE = {
+    "storage.segment_size_bytes": (1 << 20, "each segment is three files, which every start opens"),
+    "server.checkpoint_interval": (1_000, "each checkpoint is a session of its own, and is written to ZooKeeper"),
+    "server.progress_bytes": (1 << 16, "so often a replica that catches up is written about in ZooKeeper"),
+}
+"""What a cluster that serves has to have at the least; the classes take less, for tests, and for what was made so."""
+
+
 @dataclass(frozen=True)
 class RayConfig:
     """The Ray that the cluster runs on."""
@@ -133,6 +141,7 @@ def parse(text: str, source: str) -> Deployment:
         )
     for name, space in spaces.items():
         _check_space(name, space, reader)
+    _check_use(cluster, reader)
     return Deployment(source, cluster, ray, spaces, reader.lines)
 
 
@@ -148,3 +157,13 @@ def _check_space(name: str, space: SpaceConfig, reader: YamlReader) -> None:
             raise InvalidInput("it is of kind log, and has the partitions that `partitions` at the top says")
     except InvalidInput as error:
         raise ConfigError(f"{reader.source}:{reader.lines[path]}: {path}: {error}") from error
+
+
+def _check_use(cluster: ClusterConfig, reader: YamlReader) -> None:
+    for path, (least, why) in _LEAST_OF_USE.items():
+        section, _, name = path.partition(".")
+        value = getattr(getattr(cluster, section), name)
+        if path in reader.lines and value < least:
+            raise ConfigError(
+                f"{reader.source}:{reader.lines[path]}: {path} has to be {least} at the least, not {value}: {why}"
+            )
