@@ -335,6 +335,8 @@ def _start_and_wait(known: ClusterFile, kv: int, topics: int, progress: Progress
     begin = time.monotonic()
     last = ""
     while True:
+        if known.ray is not None and known.ray.process() is None:  # asked, it would be waited for until Ray ends us
+            raise RayNotRunning(f"Ray ended while the cluster was started; its logs are in {known.ray.temporary}")
         _ensure_manager(known)
         try:
             status = cluster_status(known.name)

@@ -462,3 +462,14 @@ def test_what_an_earlier_version_says_of_a_cluster_is_not_read_by_its_places(mon
         cluster_status("c")
     monkeypatch.setattr(readiness, "ask", lambda *arguments: status)
     assert cluster_status("c") is status
+
+
+def test_a_ray_of_its_own_that_ends_meanwhile_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks it then waits until Ray ends this process, a minute later, and ZooKeeper would be left running."""
+    asked: list[str] = []
+    monkeypatch.setattr(bringing_up, "_ensure_manager", lambda known: asked.append(known.name))
+    ended = LocalRay("LOCALHOST:1", "", 2**22 + 1, 0.0, "/d/ray")  # no process has that number
+    known = ClusterFile("c", "/d", 1, 3, 1, address="LOCALHOST:1", ray=ended)
+    with pytest.raises(RayNotRunning, match="Ray ended while the cluster was started; its logs are in /d/ray"):
+        bringing_up._start_and_wait(known, 0, 0, print, 0.0)
+    assert asked == []
