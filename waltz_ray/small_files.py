@@ -42,7 +42,8 @@ def read_small_file(path: str | os.PathLike[str]) -> bytes:
 def others_read(about: os.stat_result) -> bool:
     """Whether others than its owner may read a file that has to be secret, or write it. What root has put there for
     another user's process, as Kubernetes does, is root's matter."""
-    return not about.st_uid == 0 != os.geteuid() and bool(stat.S_IMODE(about.st_mode) & 0o077)
+    given_by_root = about.st_uid == 0 != os.geteuid()
+    return not given_by_root and bool(stat.S_IMODE(about.st_mode) & 0o077)
 
 
 def nobody_types() -> str:
