@@ -350,6 +350,8 @@ with InMemoryCluster(partitions=1) as cluster, cluster.connect() as client:
             if not child:
                 signal.alarm(20)  # or it would wait for ever
                 refused(client.flush)
+                refused(client.wait_ready)  # whose lock a thread may have that is not here
+                refused(lambda: client.wait_applied(0, 0))
                 refused(lambda: client.submit(Simple()).result())
                 refused(lambda: client.submit(Simple(), timeout=20).result())
                 refused(follower.poll)

@@ -361,10 +361,12 @@ class WaltzClient:
         That mark is the one of the mount. ClientAhead; Trimmed; after ``timeout`` seconds PartitionNotReady, or
         NotApplied, which says how far it came and why not further.
         """
+        self._engine.check_process()
         self._wait(self._engine.readiness(), timeout, "wait_ready")
 
     def wait_applied(self, partition_id: int, transaction_id: int, timeout: float | None = None) -> None:
         """Until the callbacks have applied ``transaction_id``. Raises what ``wait_ready`` does."""
+        self._engine.check_process()
         self._wait([self._engine.applied(partition_id, transaction_id)], timeout, "wait_applied")
 
     def _wait(self, awaited: Sequence[Awaited], timeout: float | None, name: str) -> None:
