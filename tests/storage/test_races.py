@@ -40,6 +40,7 @@ from waltz_ray.protocol.messages.replica import (
     Truncate,
     Truncated,
 )
+from waltz_ray.storage import disk as gate
 from waltz_ray.storage.disk import DurableDisk, Mode, OsDisk, Writable
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.replica_service import ReplicaService
@@ -259,6 +260,39 @@ def test_a_sync_behind_one_that_fails_by_the_same_handle_proves_nothing(
     handle = DurableDisk(OsDisk()).create(path)  # with the same number
     DurableDisk(OsDisk()).fdatasync(handle, path)
     OsDisk().close(handle)
+
+
+def test_one_flush_is_enough_for_all_who_wrote_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fences of many partitions, over several connections, are in one file. One that had begun before is not enough."""
+    disk = OsDisk()
+    handle = disk.open(str(tmp_path / "file"), "create")
+    calls: list[str] = []
+    late = threading.Thread(target=disk.fdatasync, args=(handle,))
+
+    def fdatasync(handle: int) -> None:
+        calls.append(threading.current_thread().name)
+        if len(calls) == 1:
+            late.start()
+            late.join(timeout=0.2)  # it waits for this one, and then flushes itself
+
+    class WhileOneWaits:
+        entered = False
+
+        def __enter__(self) -> None:
+            if not self.entered:
+                self.entered = True
+                disk.fdatasync(handle)
+
+        def __exit__(self, *error: object) -> None: ...
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    disk.fdatasync(handle)
+    late.join()
+    assert calls == [threading.current_thread().name, late.name]
+    monkeypatch.setattr(gate._flushes[handle], "lock", WhileOneWaits())
+    disk.fdatasync(handle)
+    assert len(calls) == 3
+    disk.close(handle)
 
 
 # ---- an acknowledgement says what is durable at that moment, whatever happened since the write ----------------

@@ -38,8 +38,6 @@ _SYNC_FILE_RANGE_WRITE = 2
 _NOT_HERE = (errno.EINVAL, errno.ENOSYS, errno.ESPIPE)  # a file system, or what is no file, that has no such advice
 _AT_ONCE = 4  # 64 files of 100 KB: 42 ms one after the other, 24 when all have begun, 11 by four threads, 10 by 16
 _waiting = ThreadPoolExecutor(_AT_ONCE, "waltz-disk")
-_flushing: dict[int, threading.Lock] = {}  # by handle
-_failed: set[int] = set()  # handles of which a flush has failed
 
 
 def _found_sync_file_range() -> Callable[[int, int, int, int], int] | None:
@@ -101,7 +99,8 @@ class Disk(Protocol):
     def fdatasync(self, handle: int) -> None:
         """Content and length of the file survive a crash when this returns."""
 
-    def fsync(self, handle: int) -> None: ...
+    def fsync(self, handle: int) -> None:
+        """The same, of a file that one thread has."""
 
     def begin_writing(self, handle: int, size: int, offset: int) -> None:
         """These bytes are on their way to the disk, so that an fdatasync soon after has less to wait for. It proves
@@ -147,17 +146,32 @@ class Disk(Protocol):
         """Milliseconds since the epoch: for what is advice only (creation times, the time index)."""
 
 
-def _flush(flush: Callable[[int], None], handle: int) -> None:
-    """A kernel tells a failure to one of those who flush by the same handle, and counts the pages of all as clean: what
-    the next one is told may be a lie, before anybody else can know of the failure. Here all are told."""
-    with _flushing.setdefault(handle, threading.Lock()):
-        if handle in _failed:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        try:
-            flush(handle)
-        except OSError:
-            _failed.add(handle)
-            raise
+class _Flushes:
+    """By one handle, one at a time. A kernel tells a failure to one of those who flush, and counts the pages of all as
+    clean: what the next one is told may be a lie, before anybody else can know of the failure. Here all are told."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._begun = 0  # with the lock: all of these have ended
+        self._failed = False
+
+    def flush(self, handle: int) -> None:
+        """Who had to wait while one began that has what he has written needs none of his own."""
+        enough = self._begun + 1
+        with self.lock:
+            if self._failed:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            if self._begun >= enough:
+                return
+            self._begun += 1
+            try:
+                os.fdatasync(handle)
+            except OSError:
+                self._failed = True
+                raise
+
+
+_flushes: dict[int, _Flushes] = {}  # by handle
 
 
 class OsDisk:
@@ -169,7 +183,7 @@ class OsDisk:
         return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
     def close(self, handle: int) -> None:
-        _failed.discard(handle)  # the next file to be opened may get that number
+        _flushes.pop(handle, None)  # the next file to be opened may get that number
         os.close(handle)
 
     def pread(self, handle: int, size: int, offset: int) -> bytes:
@@ -196,10 +210,10 @@ class OsDisk:
         return os.fstat(handle).st_size
 
     def fdatasync(self, handle: int) -> None:
-        _flush(os.fdatasync, handle)
+        _flushes.setdefault(handle, _Flushes()).flush(handle)
 
     def fsync(self, handle: int) -> None:
-        _flush(os.fsync, handle)
+        os.fsync(handle)
 
     def begin_writing(self, handle: int, size: int, offset: int) -> None:
         if _sync_file_range is not None and _sync_file_range(handle, offset, size, _SYNC_FILE_RANGE_WRITE):
