@@ -164,11 +164,9 @@ class _Flushes:
             if self._begun >= enough:
                 return
             self._begun += 1
-            try:
-                os.fdatasync(handle)
-            except OSError:
-                self._failed = True
-                raise
+            self._failed = True  # unless this one ends well
+            os.fdatasync(handle)
+            self._failed = False
 
 
 _flushes: dict[int, _Flushes] = {}  # by handle
