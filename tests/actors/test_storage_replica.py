@@ -48,6 +48,7 @@ from waltz_ray.protocol.roster import ReplicaEntry, Roster
 from waltz_ray.runtime.status import ActorState, ReplicaStatus
 from waltz_ray.storage.disk import OsDisk
 from waltz_ray.storage.replica_service import ReplicaService
+from waltz_ray.storage.store import ReplicaStore
 
 CONFIG = StorageConfig(preallocate_bytes=0)
 
@@ -127,6 +128,18 @@ def test_a_partition_that_a_failing_disk_does_not_open_is_told_of_and_ends_no_st
     told = storage_replica._held(storage, OwnSets(0, True, lambda: None))
     assert told[1].damaged == "[Errno 5] Input/output error"
     assert told[0].damaged is None
+    storage.close()
+
+
+def test_a_partition_that_is_removed_while_the_status_is_told_is_not_in_it(
+    tmp_path: Path, store: ClusterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = open_storage(OsDisk(), replica_directory(str(tmp_path), 0), store, 0, CONFIG)
+    before = storage.served_ids
+    storage.remove(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(ReplicaStore, "served_ids", property(lambda _: before))
+        assert [*storage_replica._held(storage, OwnSets(0, True, lambda: None))] == [0]
     storage.close()
 
 

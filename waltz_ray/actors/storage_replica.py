@@ -42,6 +42,7 @@ aside: one rename has happened or not.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -72,6 +73,7 @@ from waltz_ray.errors import (
     Corruption,
     DiskFull,
     ForeignStorage,
+    InvalidInput,
     OutOfResources,
     StorageError,
     StorageLocked,
@@ -486,7 +488,11 @@ def _measured(measure: Callable[[], int]) -> int | None:
 def _held(store: ReplicaStore, sets: OwnSets) -> dict[int, StoredPartition]:
     """The partitions; where others have some of them, those on which a session was ever opened here, and which were not
     moved away since."""
-    found = {p: _stored(store, p) for p in store.served_ids if p not in sets.left}
+    found: dict[int, StoredPartition] = {}
+    for p in store.served_ids:
+        if p not in sets.left:
+            with contextlib.suppress(InvalidInput):  # it has been removed in this moment
+                found[p] = _stored(store, p)
     return {p: stored for p, stored in found.items() if sets.has_all or stored.damaged or stored.session != NO_SESSION}
 
 
