@@ -166,6 +166,10 @@ class Written(NamedTuple):
 class Feed(Protocol):
     """What a collector reads its transactions from."""
 
+    def cluster_key(self) -> str:
+        """Of the cluster whose log it is: one that is made anew under the same name has another."""
+        ...
+
     def hold(self, position: Mapping[int, int]) -> dict[int, int]:
         """``position``, and of each partition that it does not name the first transaction there is.
 
@@ -234,7 +238,7 @@ class Collector(ThreadRun):
     def open(self) -> bool:
         """Take the lock, shut out older runs, carry through what they left. False if another run has the lock.
 
-        CoordinationError if the node cannot be understood, ConfigError if it is about something else.
+        CoordinationError if the node cannot be understood, ConfigError if it is about something else. ClusterNotFound.
         """
         if not self._take_lock(encode_collector(CollectorNode())):
             return False
@@ -305,13 +309,19 @@ class Collector(ThreadRun):
                 f"collector {settings.name}: its position is one in the log of cluster {node.cluster}, not of "
                 f"{settings.cluster}; give the other cluster's collector another name"
             )
+        key = self._feed.cluster_key()
+        if (node.position or node.plan is not None) and node.cluster_key not in ("", key):
+            raise ConfigError(
+                f"collector {settings.name}: its position is one in the log of another cluster {node.cluster} (their "
+                "keys differ), which was made anew or restored since; give this one's collector another name"
+            )
         if node.plan is not None and (node.category, node.root) != (settings.category, settings.root):
             raise ConfigError(
                 f"collector {settings.name}: minute {minute_name(node.plan.minute)} of {node.category} under "
                 f"{node.root} is in flight; run it with these once, or give the other collector another name"
             )
         node = replace(node, holder=self._run, cluster=settings.cluster, partitions=settings.partitions)
-        self._write(replace(node, category=settings.category, root=settings.root))
+        self._write(replace(node, category=settings.category, root=settings.root, cluster_key=key))
 
     def _check_file_system(self) -> None:
         one, other = self._data, tmp_path(self.settings.root, self.settings.name)

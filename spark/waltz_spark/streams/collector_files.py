@@ -56,6 +56,10 @@ class ClusterFeed:
         with Marks(self._reading) as marks:
             return self._ends(marks)
 
+    def cluster_key(self) -> str:
+        with Marks(self._reading) as marks:
+            return marks.locations.cluster_key
+
     def hold(self, position: Mapping[int, int]) -> dict[int, int]:
         settings = self._settings
         with Marks(self._reading) as marks:

@@ -172,6 +172,7 @@ class CollectorNode:
 
     ``partitions``: () = all; ``position``: partition -> the first ID that is in no file yet; ``last``: the last minute
     that is marked; ``minutes`` and ``records``: how many were collected so far, minutes with records and records.
+    ``cluster_key``: of the cluster of that name; "" as an earlier version has written it.
     """
 
     state: CollectorState = CollectorState.DONE
@@ -185,6 +186,7 @@ class CollectorNode:
     last: datetime | None = None
     minutes: int = 0
     records: int = 0
+    cluster_key: str = ""
 
     def planned(self, minute: datetime, ranges: Sequence[Range], kind: Format) -> CollectorNode:
         """The next plan. DataUnavailable unless ``ranges`` go on exactly where the position is."""
@@ -244,6 +246,7 @@ def encode_collector(node: CollectorNode) -> bytes:
         },
         "holder": node.holder,
         "cluster": node.cluster,
+        "cluster_key": node.cluster_key,
         "category": node.category,
         "root": node.root,
         "partitions": node.partitions,
@@ -277,6 +280,7 @@ def decode_collector(where: str, data: bytes) -> CollectorNode:
             None if last is None else parse_minute(last),
             int(fields["minutes"]),
             int(fields["records"]),
+            str(fields.get("cluster_key", "")),
         )
         if (node.plan is None) != (node.state is CollectorState.DONE):
             raise ValueError(f"{node.state.value} {'without' if node.plan is None else 'with'} a plan")

@@ -42,6 +42,10 @@ class ListFeed:
         self.marks, self.files = marks, files
         self.trim_marks: Mapping[int, int] = {}
         self.held: list[dict[int, int]] = []
+        self.key = "the key of the first"
+
+    def cluster_key(self) -> str:
+        return self.key
 
     def hold(self, position: Mapping[int, int]) -> dict[int, int]:
         for p, first_id in position.items():

@@ -180,6 +180,22 @@ def test_what_is_refused(tmp_path: Path, zookeeper: MemoryZooKeeper) -> None:
         collector(tmp_path, zookeeper, feed).run_once()
 
 
+def test_a_cluster_that_was_made_anew_under_its_name_is_not_gone_on_with(
+    tmp_path: Path, zookeeper: MemoryZooKeeper
+) -> None:
+    """Its log is another one: once it is as long, its first records would be left out without a word."""
+    feed = ListFeed({0: 2}, LocalFiles())
+    with collector(tmp_path, zookeeper, feed) as one:
+        one.run_once()
+        before = one.node
+    feed.key, feed.marks = "another", {0: 5}
+    with pytest.raises(ConfigError, match=r"the log of another cluster waltz \(their keys differ\)"):
+        collector(tmp_path, zookeeper, feed, BEGIN + MINUTE).run_once()
+    zookeeper.set("/databus/c1", encode_collector(replace(before, cluster_key="")), -1)  # of an earlier version
+    with collector(tmp_path, zookeeper, feed, BEGIN + MINUTE) as one:
+        assert (one.run_once().records, one.node.cluster_key) == (3, "another")
+
+
 def test_a_file_system_that_refuses(
     tmp_path: Path, zookeeper: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
