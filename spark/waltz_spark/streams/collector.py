@@ -62,6 +62,7 @@ from waltz_spark.streams.layout import (
 )
 from waltz_spark.streams.odd import make_way, put_file
 from waltz_spark.streams.run import FENCED, Hook, ThreadRun
+from waltz_spark.streams.settings import MOST_SECONDS
 
 __all__ = ["PLAN_RANGES", "POINTS", "Collected", "Collector", "CollectorSettings", "Feed", "Written"]
 
@@ -144,7 +145,7 @@ class CollectorSettings:
             "partitions must be different IDs from 0 on": any(p < 0 for p in self.partitions)
             or len(set(self.partitions)) != len(self.partitions),
             "bytes_per_task must be at least 1": self.bytes_per_task < 1,
-            "interval_s must be more than 0": self.interval_s <= 0,
+            f"interval_s must be more than 0, and at most {MOST_SECONDS}": not 0 < self.interval_s <= MOST_SECONDS,
             "settle_s must be from 0 to 60": not 0 <= self.settle_s <= 60,
             "zookeeper_root must be a path": not self.zookeeper_root.startswith("/")
             or self.zookeeper_root.endswith("/"),

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from waltz_ray.errors import ConfigError, InvalidInput
 from waltz_spark.streams.layout import LOCAL, STREAMS, checked_name, consumers_path, mirrors_path
 
-__all__ = ["MOST_HOURS", "CategoryRetention", "Kind", "Layout", "Source", "StreamSettings"]
+__all__ = ["MOST_HOURS", "MOST_SECONDS", "CategoryRetention", "Kind", "Layout", "Source", "StreamSettings"]
 
 Kind = Literal["local", "merged", "mirror"]
 Layout = Literal["parts", "document"]
@@ -17,6 +17,8 @@ _LEAST = {"spark_copy_bytes": 0, "copy_tasks": 1, "copy_bytes_per_task": 1, "spl
 
 MOST_HOURS = 1_000_000
 """Of retention, more than a century: what is beyond is a slip, and no date to calculate with."""
+MOST_SECONDS = MOST_HOURS * 3600
+"""Of all other times. NaN is in no range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +158,14 @@ class StreamSettings:
             raise ConfigError(
                 f"stream service {self.name}: a mirror has the bytes of its source; take compact_bytes away"
             )
-        if self.interval_s <= 0:
-            raise ConfigError(f"stream service {self.name}: interval_s must be more than 0, not {self.interval_s}")
+        if not 0 < self.interval_s <= MOST_SECONDS:
+            raise ConfigError(
+                f"stream service {self.name}: interval_s must be more than 0, and at most {MOST_SECONDS}, not "
+                f"{self.interval_s}"
+            )
         for field in ("holes_after_s", "plain_rest_s"):
-            if getattr(self, field) < 0:
-                raise ConfigError(f"stream service {self.name}: {field} must not be less than 0")
+            if not 0 <= (seconds := getattr(self, field)) <= MOST_SECONDS:
+                raise ConfigError(f"stream service {self.name}: {field} must be 0 to {MOST_SECONDS}, not {seconds}")
         if not self.zookeeper_root.startswith("/") or self.zookeeper_root.endswith("/"):
             raise ConfigError(f"stream service {self.name}: zookeeper_root must be a path, not {self.zookeeper_root!r}")
         return self

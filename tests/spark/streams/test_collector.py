@@ -230,6 +230,7 @@ def test_a_plan_in_flight_under_another_root(tmp_path: Path, zookeeper: MemoryZo
         ({"partitions": (1, 1)}, "partitions must be different IDs"),
         ({"root": ""}, "a root is empty"),
         ({"interval_s": 0}, "interval_s must be more than 0"),
+        ({"interval_s": float("nan")}, "interval_s must be more than 0"),
         ({"bytes_per_task": 0}, "bytes_per_task must be at least 1"),
         ({"zookeeper_root": "x"}, "zookeeper_root must be a path"),
     ],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -240,6 +241,11 @@ LOCAL = StreamSettings("local", "tokyo", "/r", consumers=("all",))
         ({"layout": "other"}, "layout must be parts or document, not 'other'"),
         ({"retention_hours": 0}, "retention_hours"),
         ({"retention_hours": 10**9}, "retention_hours must be 1 to 1000000"),
+        ({"interval_s": math.nan}, "interval_s must be more than 0, and at most 3600000000, not nan"),
+        ({"interval_s": math.inf}, "interval_s must be more than 0, and at most"),
+        ({"holes_after_s": math.nan}, "holes_after_s must be 0 to 3600000000, not nan"),
+        ({"holes_after_s": 1e300}, "holes_after_s must be 0 to"),
+        ({"plain_rest_s": math.nan}, "plain_rest_s must be 0 to"),
         ({"trash_retention_hours": 0}, "trash_retention_hours"),
         ({"interval_s": 0.0}, "interval_s"),
         ({"zookeeper_root": "databus"}, "zookeeper_root"),
