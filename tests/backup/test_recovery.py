@@ -17,12 +17,21 @@ from tests.storage.helpers import records
 from waltz_ray import recording
 from waltz_ray.actors.own_storage import open_storage
 from waltz_ray.actors.settings import Settings, to_json
+from waltz_ray.backup import recovery
 from waltz_ray.backup.recovery import RECOVERED, apply_recovery, forget_recovered, plan_recovery, read_recovered
 from waltz_ray.config import ClusterConfig, StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.coordination.snapshot import plant_recovered, snapshot_nodes
-from waltz_ray.errors import ClusterMismatch, Corruption, ForeignStorage, InvalidInput, StorageError, StorageLocked
+from waltz_ray.errors import (
+    ClusterMismatch,
+    Corruption,
+    ForeignStorage,
+    InvalidInput,
+    StorageError,
+    StorageLocked,
+    ZooKeeperUnreachable,
+)
 from waltz_ray.finding import cluster_file
 from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.protocol.disaster import SESSION_MARGIN, Undecided
@@ -151,6 +160,47 @@ def test_what_was_recovered_is_for_its_owner_only(disks: Disks) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE((disks.path / RECOVERED).stat().st_mode) == 0o600
+
+
+def test_what_was_appended_while_somebody_was_asked_is_not_cut(disks: Disks) -> None:
+    """The cluster was up in between, with an ensemble of ZooKeeper that was found again."""
+    plan = plan_recovery(disks.directories)
+    for directory in disks.directories[:2]:
+        store = ReplicaStore.open(OsDisk(), directory, disks.key, CONFIG)
+        store.partition(1).open_session(6)
+        store.partition(1).append(6, records(20, 5, 0, 1))
+        store.partition(1).sync()
+        store.close()
+    before = [control_entries(directory) for directory in disks.directories]
+    with pytest.raises(InvalidInput, match=r"partition 1 in .*replica-0 is not as it was when it was looked at"):
+        apply_recovery(plan, str(disks.path))
+    assert [control_entries(directory) for directory in disks.directories] == before
+    assert plan_recovery(disks.directories).decided[1].x == 24
+
+
+def control_entries(directory: str) -> bytes:
+    return (Path(directory) / "waltz-storage.ctl").read_bytes()
+
+
+def test_an_ensemble_that_has_the_cluster_still_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disks = Disks(tmp_path, {"config": {"servers": 2, "zookeeper": "zk:2181", "directory": str(tmp_path)}})
+    for number in range(3):
+        disks.replica(number, (20, 0, 4))
+    disks.remember()
+    plan = plan_recovery(disks.directories)
+    monkeypatch.setattr(recovery, "KazooZooKeeper", lambda zookeeper: disks.zookeeper)
+    before = control_entries(disks.directories[0])
+    with pytest.raises(InvalidInput, match="the ZooKeeper at zk:2181 has cluster 'c' still: bring it up with that"):
+        apply_recovery(plan, str(tmp_path))
+    assert control_entries(disks.directories[0]) == before
+
+    def unreachable(zookeeper: str) -> None:
+        raise ZooKeeperUnreachable("nobody answers")
+
+    monkeypatch.setattr(recovery, "KazooZooKeeper", lambda zookeeper: MemoryZooKeeperServer().client())
+    apply_recovery(plan, str(tmp_path))
+    monkeypatch.setattr(recovery, "KazooZooKeeper", unreachable)
+    apply_recovery(plan_recovery(disks.directories), str(tmp_path))
 
 
 def test_one_disk_of_three_is_no_quorum(disks: Disks) -> None:

@@ -23,9 +23,18 @@ from typing import Any
 
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_nodes import given_up_fields, given_up_of
+from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.embedded import zookeeper_directory
 from waltz_ray.coordination.snapshot import RecoveredNodes, given_up_in, info_in
-from waltz_ray.errors import Corruption, InvalidInput, StorageError, WaltzError
+from waltz_ray.coordination.zookeeper import KazooZooKeeper
+from waltz_ray.errors import (
+    ClusterNotFound,
+    Corruption,
+    InvalidInput,
+    StorageError,
+    WaltzError,
+    ZooKeeperUnreachable,
+)
 from waltz_ray.finding import cluster_file
 from waltz_ray.protocol.disaster import Belief, CopyFacts, GivenUp, Undecided, decide, possible_sets
 from waltz_ray.protocol.records import RecordBatch
@@ -55,7 +64,8 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class RecoveryPlan:
-    """``verdicts``: of every partition that is there. ``unread``: copies that do not count, and why, for people."""
+    """``verdicts``: of every partition that is there. ``unread``: copies that do not count, and why, for people.
+    ``seen``: (partition, replica) -> the session and the last ID of what was looked at."""
 
     name: str
     cluster_key: uuid.UUID
@@ -67,6 +77,7 @@ class RecoveryPlan:
     generations: Mapping[int, int]
     trim_marks: Mapping[int, int]
     last_client_id: int
+    seen: Mapping[tuple[int, int], tuple[int, int]]
 
     @property
     def undecided(self) -> dict[int, str]:
@@ -110,12 +121,13 @@ def plan_recovery(
             {p: generation + _GENERATION_MARGIN for p, generation in reader.generations.items()},
             {p: first_id for p, first_id in reader.first_ids.items() if first_id},
             reader.client_id + _CLIENT_ID_MARGIN,
+            reader.seen,
         )
 
 
 def apply_recovery(plan: RecoveryPlan, into: str, progress: Progress = lambda text: None) -> None:
     """Cut what was never committed, and leave ``waltz up --dir INTO`` what it needs. InvalidInput if something is
-    undecided, or ZooKeeper's data is there."""
+    undecided, or has changed since it was looked at, or if ZooKeeper has the cluster, or its data is there."""
     if plan.undecided:
         raise InvalidInput(f"{len(plan.undecided)} partitions are undecided; nothing was changed")
     left = next(Path(zookeeper_directory(into)).rglob("log.*"), None)
@@ -125,7 +137,9 @@ def apply_recovery(plan: RecoveryPlan, into: str, progress: Progress = lambda te
             "away; nothing was changed"
         )
     lost = _lost_file(plan, into)
+    _check_not_known(plan, into)
     with _opened(OsDisk(), plan.directories, plan.cluster_key) as stores:
+        _check_unchanged(plan, stores)
         for p, verdict in plan.decided.items():
             progress(f"partition {p}")
             for r, end in verdict.keep.items():
@@ -136,6 +150,42 @@ def apply_recovery(plan: RecoveryPlan, into: str, progress: Progress = lambda te
     if lost is not None:
         cluster_file.write(lost)  # first: without what was recovered nothing begins from it
     _write(into, plan)
+
+
+def _check_not_known(plan: RecoveryPlan, into: str) -> None:
+    """InvalidInput if the ensemble that the cluster was in has it still: it knows better than the disks, and with it
+    the cluster comes up, while its sessions would be refused once the disks have accepted higher ones."""
+    found = cluster_file.read(into)
+    recorded: dict[str, Any] = dict(info_in(plan.nodes, plan.name).settings).get("config", {})
+    zookeeper = found.zookeeper if found is not None and not found.embedded else str(recorded.get("zookeeper", ""))
+    if not zookeeper:
+        return
+    try:
+        client = KazooZooKeeper(zookeeper)
+    except ZooKeeperUnreachable:
+        return  # it may be gone for good
+    try:
+        known = ClusterStore(client, plan.name).info().cluster_key == plan.cluster_key
+    except ClusterNotFound:
+        return
+    finally:
+        client.close()
+    if known:
+        raise InvalidInput(
+            f"the ZooKeeper at {zookeeper} has cluster {plan.name!r} still: bring it up with that; nothing was changed"
+        )
+
+
+def _check_unchanged(plan: RecoveryPlan, stores: Mapping[int, ReplicaStore]) -> None:
+    """InvalidInput if somebody has had the cluster up since, while a person was asked for instance: what was committed
+    then would be cut."""
+    for (p, r), seen in plan.seen.items():
+        log = stores[r].partition(p)
+        if (log.session_id, log.last_id) != seen:
+            raise InvalidInput(
+                f"partition {p} in {plan.directories[r]} is not as it was when it was looked at; nothing was changed: "
+                "give the same command again"
+            )
 
 
 # ---- the file between -----------------------------------------------------------------------------------------------
@@ -298,6 +348,7 @@ class _Reader:
         self, stores: Mapping[int, ReplicaStore], given_up: Mapping[int, Sequence[GivenUp]], progress: Progress
     ) -> None:
         self._stores, self._given_up, self._progress = stores, given_up, progress
+        self.seen: dict[tuple[int, int], tuple[int, int]] = {}
         self.gone = frozenset().union(*(store.removed for store in stores.values()))
         self.unread: list[str] = []
         self.generations: dict[int, int] = {}
@@ -316,6 +367,7 @@ class _Reader:
                 self.unread.append(f"partition {p} of replica {r} does not count: {why}")
             else:
                 logs[r] = log
+                self.seen[p, r] = log.session_id, log.last_id
         facts = [
             CopyFacts(r, log.session_id, log.low_water_mark, log.local_low_water_mark, log.last_id)
             for r, log in logs.items()
