@@ -33,7 +33,7 @@ from rich.table import Table
 from waltz_ray import init_ray, topics
 from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig, TopicConfig
-from waltz_ray.errors import TopicRefused, WaltzError
+from waltz_ray.errors import TopicRefused, TopicUnknownFate, WaltzError
 from waltz_ray.interruption import undisturbed
 from waltz_ray.readiness import cluster_status, missing
 from waltz_ray.spaces import Spaces
@@ -103,7 +103,7 @@ class Clerk:
                 self._enter([message.data.decode() for message in batch])
                 try:
                     consumer.confirm(batch)
-                except TopicRefused:  # another clerk has the partition by now, and enters it again
+                except (TopicRefused, TopicUnknownFate):  # another clerk has the partition, and may enter it again
                     continue
 
     def stop(self) -> None:

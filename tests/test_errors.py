@@ -69,6 +69,7 @@ from waltz_ray.errors import (
     StorageLocked,
     SyncFailed,
     TopicRefused,
+    TopicUnknownFate,
     Trimmed,
     VersionConflict,
     VersionMismatch,
@@ -125,7 +126,7 @@ NEVER = {
     *(AppendTimeout, PartlyAppended),  # what is in the log, or may be, would be there twice
     DecodingFailed,  # the same bytes, the same codec
     *(KvConflict, KvLockLost, TopicRefused),  # read and decide again
-    *(KvUnknownFate, KvNotReplicated),  # it has happened, or may have
+    *(KvUnknownFate, KvNotReplicated, TopicUnknownFate),  # it has happened, or may have
     CursorLost,  # what comes now is what comes again: open it anew
     CursorUnsettled,  # until it has been reset
     *(SpaceNotFound, SpaceGone, CursorNotFound),  # until a person makes it, or never

@@ -66,6 +66,7 @@
         ├── KvLockTaken              retriable: somebody else has had the lock for as long as one would wait
         ├── KvLockLost               the lock is not ours any more
         ├── TopicRefused             a master or a slot of topics says no, with the protocol's code
+        ├── TopicUnknownFate         a confirm was sent, and the partition lost before its answer came
         └── ClientClosed
 
 ``retriable`` says whether the very same call may be made again: it may succeed then without anything being changed by
@@ -140,6 +141,7 @@ __all__ = [
     "StorageLocked",
     "SyncFailed",
     "TopicRefused",
+    "TopicUnknownFate",
     "Trimmed",
     "VersionConflict",
     "VersionMismatch",
@@ -647,6 +649,13 @@ class TopicRefused(ClientError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.code, self.text)
+
+
+class TopicUnknownFate(ClientError):
+    """A batch's confirm was sent, and its partition lost before the answer came: it is confirmed, or it comes again.
+
+    Not retriable: the partition is not ours any more.
+    """
 
 
 class ClientClosed(ClientError):

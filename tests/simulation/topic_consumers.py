@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.simulation.process import Process
 from tests.simulation.topic_producers import Asking, SimTopicsPlace
-from waltz_ray.errors import PartitionNotReady, TopicRefused
+from waltz_ray.errors import PartitionNotReady, TopicRefused, TopicUnknownFate
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.topics.client.aio import AsyncTopicClient
 from waltz_ray.topics.client.consumer import AsyncTopicConsumer
@@ -264,7 +264,7 @@ class SimNativeConsumer(Process):
     async def _confirmed(self, consumer: AsyncTopicConsumer, batch: MessageBatch) -> bool:
         try:
             await consumer.confirm(batch)
-        except TopicRefused:
+        except (TopicRefused, TopicUnknownFate):
             return False
         return True
 

@@ -36,6 +36,7 @@ from waltz_ray.errors import (
     SpaceGone,
     SpaceNotFound,
     TopicRefused,
+    TopicUnknownFate,
     WireError,
     ZooKeeperUnreachable,
 )
@@ -57,13 +58,13 @@ from waltz_ray.topics.client import consumer as consumer_module
 from waltz_ray.topics.client import held_partition as held_partition_module
 from waltz_ray.topics.client import links as links_module
 from waltz_ray.topics.client.arguments import SeekTo
-from waltz_ray.topics.client.links import TopicLink, TopicLinks
+from waltz_ray.topics.client.links import NotAsked, TopicLink, TopicLinks
 from waltz_ray.topics.client.masters import Masters
 from waltz_ray.topics.client.outgoing import Spread
 from waltz_ray.topics.codes import RpcMethod, TopicCode
 from waltz_ray.topics.framing import TopicFrame, TopicFramer, encode_frame
 from waltz_ray.topics.groups.events import SteppedDown, TookOver
-from waltz_ray.topics.messages_consumer import CloseRequestC2M, CloseResponseM2C
+from waltz_ray.topics.messages_consumer import CloseRequestC2M, CloseResponseM2C, ProgressRequestC2B
 from waltz_ray.topics.messages_producer import CloseResponseM2P
 from waltz_ray.topics.rpc import FaultName, RpcAnswer, RpcFault, encode_reply
 from waltz_ray.topics.wire import TopicRequest, TopicResponse, encode_response
@@ -1095,6 +1096,63 @@ def test_masters_that_hang_are_waited_for_no_longer_than_was_said() -> None:
         await links.close()
         server.close()
         await server.wait_closed()
+
+    run(scene())
+
+
+def test_a_confirm_whose_answer_is_lost_with_the_partition_is_not_told_as_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The group may be behind it: who undid his work would never see the batch again."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            await client.producer().send("orders", b"x")
+            async with client.consumer("g", "orders") as consumer:
+                (batch,) = await pulled(consumer, 1)
+                (subscription,) = consumer._held
+                ask = consumer._ask_slot
+
+                async def lost(endpoint: Endpoint, request: TopicRequest) -> TopicResponse | RpcFault:
+                    answer = await ask(endpoint, request)
+                    if isinstance(request, ProgressRequestC2B):
+                        raise ConnectionResetError("its answer is lost")
+                    return answer
+
+                monkeypatch.setattr(consumer._held[subscription], "_ask", lost)
+                confirming = asyncio.create_task(consumer.confirm(batch))
+                await world.confirmed("g", 0, batch.end)
+                await consumer._held[subscription].stop()
+                for again in (confirming, consumer.confirm(batch)):
+                    with pytest.raises(TopicUnknownFate, match="was lost before a confirm had its answer"):
+                        await again
+                consumer._forget(subscription)
+                with pytest.raises(TopicUnknownFate):
+                    await consumer.confirm(batch)
+
+    run(scene())
+
+
+def test_a_confirm_that_was_never_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            await client.producer().send("orders", b"x")
+            async with client.consumer("g", "orders") as consumer:
+                (batch,) = await pulled(consumer, 1)
+                (held,) = consumer._held.values()
+                tried = asyncio.Event()
+
+                async def unreachable(endpoint: Endpoint, request: TopicRequest) -> TopicResponse | RpcFault:
+                    if isinstance(request, ProgressRequestC2B) and request.offset >= 0:
+                        tried.set()
+                    raise NotAsked("no connection")
+
+                monkeypatch.setattr(held, "_ask", unreachable)
+                confirming = asyncio.create_task(consumer.confirm(batch))
+                await tried.wait()
+                await held.stop()
+                with pytest.raises(TopicRefused, match="the partition was given back"):
+                    await confirming
 
     run(scene())
 

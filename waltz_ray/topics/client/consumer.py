@@ -25,7 +25,15 @@ from waltz_ray.client.address import StaysHere
 from waltz_ray.client.application import checked_int
 from waltz_ray.client.ending import Ending
 from waltz_ray.client.time_limits import checked_wait
-from waltz_ray.errors import ClientClosed, InvalidInput, PartitionNotReady, TopicRefused, WaltzError, WireError
+from waltz_ray.errors import (
+    ClientClosed,
+    InvalidInput,
+    PartitionNotReady,
+    TopicRefused,
+    TopicUnknownFate,
+    WaltzError,
+    WireError,
+)
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.topics.client.arguments import SeekTo, checked_most, checked_seek, checked_text
 from waltz_ray.topics.client.held_partition import ConsumerSelf, HeldPartition
@@ -163,10 +171,12 @@ class AsyncTopicConsumer(StaysHere):
 
     async def confirm(self, batch: MessageBatch) -> None:
         """The batch, and all before it of its partition, has been dealt with; when this returns it does not come again.
-        TopicRefused: the partition is not ours any more, and it does."""
+        TopicRefused: the partition is not ours any more, and it does. TopicUnknownFate: that was lost while the answer
+        was waited for, and it may come again or not."""
         held = self._giver_of(batch)
         if held is None:
-            raise _lost(batch.topic, batch.partition)
+            why = batch.lease.why_not(batch.end) if isinstance(batch.lease, HeldPartition) else None
+            raise why if isinstance(why, TopicUnknownFate) else _lost(batch.topic, batch.partition)
         await held.confirm(batch.end)
 
     def consumed(self, batch: MessageBatch) -> None:

@@ -17,11 +17,12 @@ from typing import NamedTuple
 from waltz_ray import compat
 from waltz_ray.client.aio import AsyncWaltzClient, engine_of, next_client_id_of
 from waltz_ray.client.subscription import FeedItem, Subscription
-from waltz_ray.errors import DataUnavailable, TopicRefused, Trimmed, WaltzError, WireError
+from waltz_ray.errors import DataUnavailable, TopicRefused, TopicUnknownFate, Trimmed, WaltzError, WireError
 from waltz_ray.net.backoff import Backoff
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.client import FeedBatch, FeedMode
 from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.topics.client.links import NotAsked
 from waltz_ray.topics.client.messages import MessageBatch, has_messages
 from waltz_ray.topics.codes import BrokerOperation, TopicCode
 from waltz_ray.topics.filtering import headers_of_types, wanted_ranges
@@ -112,6 +113,7 @@ class HeldPartition:
         self._given = -1  # what is below it was given to the application
         self._seen = -1  # what is below it has been fed
         self._wanted = -1  # what is below it is to be confirmed
+        self._doubtful = -1  # what is below it may be confirmed: that was said, and not answered
         self._last = -1  # where the last batch with messages ended that was given
         self._counted = -1  # what is below it and trimmed away is counted
         self._read_bytes = 0
@@ -193,11 +195,7 @@ class HeldPartition:
             await engine_of(self._source).unsubscribe(self._feed)
             self._feed = None
         self._reads.clear()
-        refused = self.lost or TopicRefused(TopicCode.HB_NO_NODE, "the partition was given back")
-        waiting, self._waiting = self._waiting, []
-        for _, future in waiting:
-            if not future.done():
-                future.set_exception(refused)
+        self._tell_all()
 
     async def give_back(self, within_s: float, finish: bool) -> None:
         """Log out, once what the application has done with is confirmed (``finish``: once it has done with all that it
@@ -268,13 +266,31 @@ class HeldPartition:
 
     async def confirm(self, end: int) -> None:
         """The same, and wait until the slot has it. TopicRefused: the partition is not ours any more; what was not
-        confirmed comes again, to whoever has it then."""
+        confirmed comes again, to whoever has it then. TopicUnknownFate: nobody knows whether it was."""
         self.consumed(end)
-        if self.lost is not None:
-            raise self.lost.with_traceback(None)  # which would grow with each time
+        if self.lost is not None or self._stopped:  # it may still be logged out
+            raise self.why_not(end)
         if self.confirmed >= end:
             return
         await self._confirmation(end)
+
+    def why_not(self, end: int) -> WaltzError:
+        """Of a confirm up to ``end``, when the partition is not ours any more."""
+        if self.confirmed < end <= self._doubtful:
+            return TopicUnknownFate(
+                f"partition {self.partition} of topic {self.topic} was lost before a confirm had its answer: "
+                "what it was about is confirmed, or comes again"
+            )
+        if self.lost is not None:
+            return self.lost.with_traceback(None)  # which would grow with each time
+        return TopicRefused(TopicCode.HB_NO_NODE, "the partition was given back")
+
+    def _tell_all(self) -> None:
+        """Who waits for a confirm: there will be no answer."""
+        waiting, self._waiting = self._waiting, []
+        for end, future in waiting:
+            if not future.done():
+                future.set_exception(self.why_not(end))
 
     def _confirmation(self, end: int) -> asyncio.Future[None]:
         """Done when what is below ``end`` is confirmed."""
@@ -371,6 +387,7 @@ class HeldPartition:
         is given out, and no report: it renews the lease, and confirms."""
         own, offset, read_bytes = self._own, self._wanted, self._read_bytes
         told = offset if offset > self.confirmed else -1
+        before, self._doubtful = self._doubtful, max(self._doubtful, told)
         request = ProgressRequestC2B(
             own.client_id, own.group, self.topic, self._number, told, read_bytes, bool(own.types) or None
         )
@@ -378,10 +395,15 @@ class HeldPartition:
             answer = await self._ask(self._endpoint, request)
         except (OSError, WireError) as error:
             log.info("%s: %s; told again", self.subscription, error)
+            if isinstance(error, NotAsked):
+                self._doubtful = before
             return 0.1
         if not isinstance(answer, ProgressResponseB2C):
+            self._doubtful = before
             return 0.1
         if not answer.success:
+            if answer.err_code != TopicCode.UNAVAILABLE:  # that of whoever could not hear of the store
+                self._doubtful = before
             if answer.err_code in _TRY_AGAIN:
                 return 0.1
             self._lose(answer.err_code, answer.err_msg)
@@ -411,8 +433,5 @@ class HeldPartition:
 
     def _lose(self, code: int, text: str) -> None:
         self.lost = TopicRefused(code, text)
-        waiting, self._waiting = self._waiting, []
-        for _, future in waiting:
-            if not future.done():
-                future.set_exception(self.lost)
+        self._tell_all()
         self._changed()
