@@ -233,6 +233,7 @@ class SimNativeConsumer(Process):
         config = TopicClientConfig(timeout_s=self.random.choice([0.5, 2.0, 5.0]), heartbeat_s=beat_s, ahead_bytes=4096)
         client = AsyncTopicClient(SimTopicsPlace(self), config)
         await client.start()
+        client._process = 0  # who is killed closes nothing, and is not told so
         while self._consumer is None:
             consumer = client.consumer(self.group.name, {self.part.topic: self.group.types})
             try:

@@ -219,6 +219,7 @@ class SimNativeProducer(Process):
         config = TopicClientConfig(timeout_s=self.random.choice([1.0, 4.0]), heartbeat_s=0.4)
         client = AsyncTopicClient(SimTopicsPlace(self), config)
         await client.start()
+        client._process = 0  # who is killed closes nothing, and is not told so
         producer = client.producer()
         while True:
             await asyncio.sleep(self.random.expovariate(1 / self._pace_s))
