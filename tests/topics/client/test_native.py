@@ -58,7 +58,7 @@ from waltz_ray.topics.client import consumer as consumer_module
 from waltz_ray.topics.client import held_partition as held_partition_module
 from waltz_ray.topics.client import links as links_module
 from waltz_ray.topics.client.arguments import SeekTo
-from waltz_ray.topics.client.links import NotAsked, TopicLink, TopicLinks
+from waltz_ray.topics.client.links import TopicLink, TopicLinks
 from waltz_ray.topics.client.masters import Masters
 from waltz_ray.topics.client.outgoing import Spread
 from waltz_ray.topics.codes import RpcMethod, TopicCode
@@ -1145,7 +1145,7 @@ def test_a_confirm_that_was_never_sent_is_refused(monkeypatch: pytest.MonkeyPatc
                 async def unreachable(endpoint: Endpoint, request: TopicRequest) -> TopicResponse | RpcFault:
                     if isinstance(request, ProgressRequestC2B) and request.offset >= 0:
                         tried.set()
-                    raise NotAsked("no connection")
+                    raise ConnectionRefusedError("no connection")
 
                 monkeypatch.setattr(held, "_ask", unreachable)
                 confirming = asyncio.create_task(consumer.confirm(batch))

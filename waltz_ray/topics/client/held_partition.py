@@ -22,7 +22,6 @@ from waltz_ray.net.backoff import Backoff
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.client import FeedBatch, FeedMode
 from waltz_ray.protocol.records import RecordBatch
-from waltz_ray.topics.client.links import NotAsked
 from waltz_ray.topics.client.messages import MessageBatch, has_messages
 from waltz_ray.topics.codes import BrokerOperation, TopicCode
 from waltz_ray.topics.filtering import headers_of_types, wanted_ranges
@@ -395,7 +394,7 @@ class HeldPartition:
             answer = await self._ask(self._endpoint, request)
         except (OSError, WireError) as error:
             log.info("%s: %s; told again", self.subscription, error)
-            if isinstance(error, NotAsked):
+            if isinstance(error, ConnectionRefusedError):  # it was not even sent
                 self._doubtful = before
             return 0.1
         if not isinstance(answer, ProgressResponseB2C):

@@ -20,13 +20,9 @@ from waltz_ray.topics.messages import ClusterMeantRequest, ClusterMeantResponse,
 from waltz_ray.topics.rpc import FaultName, RpcCall, RpcFault, decode_reply, encode_call
 from waltz_ray.topics.wire import TopicRequest, TopicResponse, decode_response, encode_request
 
-__all__ = ["NotAsked", "TopicLink", "TopicLinks", "tell_slot", "to_our_own"]
+__all__ = ["TopicLink", "TopicLinks", "tell_slot", "to_our_own"]
 
 _SERIALS = 1 << 32
-
-
-class NotAsked(ConnectionError):
-    """There was no connection: nothing was sent."""
 
 
 class TopicLink(Stream[TopicFrame]):
@@ -48,10 +44,11 @@ class TopicLink(Stream[TopicFrame]):
         return len(self._asked)
 
     async def ask(self, request: TopicRequest, timeout_s: float) -> TopicResponse | RpcFault:
-        """The answer. NotAsked; TimeoutError; ConnectionError if the connection is lost: then nobody can say whether
-        the request was carried out. WireError: the answer makes no sense."""
+        """The answer. ConnectionRefusedError: there is no connection, nothing was sent; TimeoutError; another
+        ConnectionError if it is lost: then nobody can say whether the request was carried out. WireError: the answer
+        makes no sense."""
         if self.ended:
-            raise NotAsked(f"the connection with {self.endpoint} is lost")
+            raise ConnectionRefusedError(f"the connection with {self.endpoint} is lost")
         method, data = encode_request(request)
         serial = next(self._serials) % _SERIALS
         answer: asyncio.Future[TopicResponse | RpcFault] = self._loop.create_future()
@@ -135,13 +132,14 @@ class TopicLinks:
         self, endpoint: Endpoint, request: TopicRequest, timeout_s: float | None = None
     ) -> TopicResponse | RpcFault:
         """The answer of who listens there, within ``timeout_s`` if that is less than usual, and as long again where it
-        is not connected. OSError (TimeoutError and NotAsked are), WireError, ClientClosed."""
+        is not connected. OSError (TimeoutError is one; ConnectionRefusedError: nothing
+        was sent), WireError, ClientClosed."""
         limit_s = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
         try:
             async with compat.timeout(limit_s):
                 link = await self._link(endpoint)
         except OSError as error:
-            raise NotAsked(str(error) or f"{endpoint} has not answered within {limit_s:g} s") from error
+            raise ConnectionRefusedError(str(error) or f"{endpoint} has not answered within {limit_s:g} s") from error
         return await link.ask(request, limit_s)
 
     async def close(self) -> None:
