@@ -118,7 +118,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "batches_of_an_older_lease_are_confirmed": 0x20000037,
     "confirms_are_answered_and_not_stored": 0x20000000,
     "groups_begin_at_the_end": 0x20000000,
-    "leases_of_consumers_never_end": 0x20000030,
+    "leases_of_consumers_never_end": 0x20000082,
     "masters_begin_with_the_same_numbers": 0x20000002,
     "messages_rest_on_no_lock": 0x20000002,
     "offsets_are_stored_by_whoever_once_took_them": 0x20000001,
