@@ -454,9 +454,10 @@ def test_a_lack_of_handles_takes_nothing_away(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     refused: list[str] = []
     for spare in range(6):
-        free = os.open(os.devnull, os.O_RDONLY)  # all numbers below are taken
-        os.close(free)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (free + spare, limits[1]))
+        free = [os.open(os.devnull, os.O_RDONLY) for _ in range(spare + 1)]  # others, of other tests, may lie between
+        for handle in free:
+            os.close(handle)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free[-1], limits[1]))
         try:
             in_file(tmp_path).close()
         except ProjectionFailed as error:

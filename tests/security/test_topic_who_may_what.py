@@ -17,7 +17,7 @@ from tests.topics.servers import TopicCluster, topic_cluster
 from tests.topics.test_access import rules
 from waltz_ray.topics.authentication import signed
 from waltz_ray.topics.codes import RpcMethod
-from waltz_ray.topics.messages import AuthorizedInfo, MasterCertificateInfo
+from waltz_ray.topics.messages import AuthorizedInfo, ClusterMeantRequest, MasterCertificateInfo
 from waltz_ray.topics.messages_consumer import (
     CloseRequestC2M,
     CommitOffsetRequestC2B,
@@ -103,6 +103,7 @@ class TopicComer:
             ProgressRequestC2B(client, group, "orders", 0, -1, 0),
             CloseRequestP2M(client, shown),
             CloseRequestC2M(client, group, shown),
+            ClusterMeantRequest(self.cluster.key),
         ]
         return {encode_request(each)[0].name: each for each in found}
 

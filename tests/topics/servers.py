@@ -29,7 +29,7 @@ class TopicCluster:
         self.servers: dict[int, TopicServer] = {}
         self.sessions: dict[int, MemoryZooKeeper] = {}
         self.clients: list[ForeignClient] = []
-        self.wanted = 0
+        self.wanted, self.key = 0, ""
         self.created: set[str] = set()
         self._manager = log._zookeeper.client()
         self._slots = TopicSlots(self._manager, CLUSTER, lambda: True, lambda: self.wanted, 0.05)
@@ -45,8 +45,8 @@ class TopicCluster:
             return await self.log.connect_async(space=space.name)
 
         session = self.sessions[actor] = self.log._zookeeper.client()
-        key = str(ClusterStore(session, CLUSTER).info().cluster_key)
-        server = TopicServer(actor, CLUSTER, key, session, self.config, connect, self.offsets)
+        self.key = str(ClusterStore(session, CLUSTER).info().cluster_key)
+        server = TopicServer(actor, CLUSTER, self.key, session, self.config, connect, self.offsets)
         self.servers[actor] = server
         await server.start()
         return server
