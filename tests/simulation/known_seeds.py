@@ -125,7 +125,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "offsets_are_taken_by_older_owners": 0x20000023,
     "older_tables_take_slots": 0x20000015,
     "owners_are_not_folded": 0x20000000,
-    "owners_are_told_one_by_one": 0x21073008,
+    "owners_are_told_one_by_one": 0x20000002,
     "partitions_are_granted_before_they_are_free": 0x20000002,
     "partitions_are_left_while_they_are_taken": 0x20000029,
     "refused_appends_go_to_the_end": 0x2000000A,

@@ -3,7 +3,9 @@ bit ``TOPICS`` notice."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -13,12 +15,15 @@ from waltz_ray.client import outbox
 from waltz_ray.protocol import mounting_rules, ownership_rules
 from waltz_ray.protocol.ownership import OwnershipMachine
 from waltz_ray.protocol.partition import intake
+from waltz_ray.protocol.records import RecordBatch
+from waltz_ray.protocol.retained import joined
 from waltz_ray.topics import delivery_rules
 from waltz_ray.topics.client import held_partition
 from waltz_ray.topics.client.held_partition import HeldPartition
 from waltz_ray.topics.codes import TopicCode
 from waltz_ray.topics.groups import rules as group_rules
 from waltz_ray.topics.serving import batch_reading, offsets, partition_fold, topic_log
+from waltz_ray.topics.serving.partition_fold import PartitionFold
 
 __all__ = [
     "anybody_may_confirm",
@@ -47,6 +52,8 @@ __all__ = [
 
 Patch = pytest.MonkeyPatch
 
+_LATE_S = 3.0
+
 
 # ---- slots
 
@@ -68,7 +75,15 @@ def owners_are_not_folded(patch: Patch) -> None:
 
 
 def owners_are_told_one_by_one(patch: Patch) -> None:
-    """Who hears of two owners at once acts on the first one, with the mark of both."""
+    """Who hears of two owners at once acts on the first one, with the mark of both. That is rare, so he is slow."""
+    fold, late = PartitionFold._fold, defaultdict[PartitionFold, list[RecordBatch]](list)
+
+    def fold_late(self: PartitionFold, batch: RecordBatch) -> None:
+        late[self].append(batch)
+        if len(late[self]) == 1:
+            asyncio.get_running_loop().call_later(_LATE_S, lambda: fold(self, joined(late.pop(self))))
+
+    patch.setattr(PartitionFold, "_fold", fold_late)
     break_rule(patch, partition_fold, "news_in", lambda claims: claims)
 
 
