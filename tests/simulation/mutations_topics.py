@@ -76,14 +76,14 @@ def owners_are_not_folded(patch: Patch) -> None:
 
 def owners_are_told_one_by_one(patch: Patch) -> None:
     """Who hears of two owners at once acts on the first one, with the mark of both. That is rare, so he is slow."""
-    fold, late = PartitionFold._fold, defaultdict[PartitionFold, list[RecordBatch]](list)
+    fold, late = PartitionFold.fold, defaultdict[PartitionFold, list[RecordBatch]](list)
 
     def fold_late(self: PartitionFold, batch: RecordBatch) -> None:
         late[self].append(batch)
         if len(late[self]) == 1:
             asyncio.get_running_loop().call_later(_LATE_S, lambda: fold(self, joined(late.pop(self))))
 
-    patch.setattr(PartitionFold, "_fold", fold_late)
+    break_rule(patch, PartitionFold, "fold", fold_late)
     break_rule(patch, partition_fold, "news_in", lambda claims: claims)
 
 

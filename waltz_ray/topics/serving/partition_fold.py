@@ -169,10 +169,11 @@ class PartitionFold:
             return
         batch, _ = item
         assert isinstance(batch, RecordBatch), "a follower is fed records"
-        self._fold(batch.since(self.mark + 1))
+        self.fold(batch.since(self.mark + 1))
         subscription.used(item)
 
-    def _fold(self, batch: RecordBatch) -> None:
+    def fold(self, batch: RecordBatch) -> None:
+        """Take in the records that follow."""
         if not len(batch):
             return
         self.tail.put(batch)
