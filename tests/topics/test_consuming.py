@@ -296,7 +296,7 @@ def test_a_zombies_confirm_is_refused() -> None:
             assert await pulled(old, "g", "asleep") == [b"a", b"b"]
             partition = found.nodes[0].topics["orders"].of_slot(1)
             assert partition is not None
-            partition.fold._fold = lambda batch: None  # type: ignore[method-assign]
+            partition.fold.fold = lambda batch: None  # type: ignore[method-assign]
             del found.incarnations[0]
             found.tell_members(0)
             found.arrange(lambda slot: 1, 1, but=(0,))
@@ -374,8 +374,8 @@ async def more_than_is_folded(found: TopicActors, last: int) -> tuple[list[int],
     partition = found.nodes[0].topics["orders"].partitions[0]
     await found.until(lambda: partition.end > last)
     held: list[RecordBatch] = []
-    folded = partition.fold._fold
-    partition.fold._fold = held.append  # type: ignore[method-assign, assignment]
+    folded = partition.fold.fold
+    partition.fold.fold = held.append  # type: ignore[method-assign, assignment]
     with found.cluster.connect(space="orders") as client:
         ends = [await asyncio.to_thread(client.append(0, b"\x02").result, 10) for _ in range(3)]
 

@@ -186,8 +186,8 @@ def test_a_zombie_appends_nothing_and_learns_why() -> None:
             partition = found.nodes[0].topics["orders"].of_slot(1)
             assert partition is not None
             held: list[object] = []
-            folded = partition.fold._fold  # the zombie hears nothing of its partition from now on
-            partition.fold._fold = held.append  # type: ignore[method-assign, assignment]
+            folded = partition.fold.fold  # the zombie hears nothing of its partition from now on
+            partition.fold.fold = held.append  # type: ignore[method-assign, assignment]
             del found.incarnations[0]
             found.tell_members(0)
             found.arrange(lambda slot: 1, 1, but=(0,))
