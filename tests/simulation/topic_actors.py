@@ -137,7 +137,7 @@ class SimTopicActor(Process):
     def broken(self) -> str:
         """A bug that has ended one of its tasks; "": none has."""
         server = self.server
-        return "" if server is None or not self.up else server.broken or server.node.broken
+        return "" if server is None or not self.up else server.broken
 
 
 class SimSlotArranger(Process):

@@ -309,7 +309,7 @@ def test_a_topic_that_is_deleted_while_its_partitions_are_closed_breaks_nothing(
             del found.topics["orders"]
             await found.create("bills", 3)
             await found.until_served(1, 2, 3)
-            assert node.broken == ""
+            assert node.tasks.broken == ""
 
     asyncio.run(run())
 

@@ -145,12 +145,12 @@ def test_what_a_bug_has_ended_does_not_look_as_if_it_served(monkeypatch: pytest.
 
             monkeypatch.setattr(server.node, "slots", bug)
             server.node._stirred.set()
-            await cluster.until(lambda: bool(server.node.broken))
+            await cluster.until(lambda: bool(server.node.tasks.broken))
             monkeypatch.undo()
             said = server.status()
             assert not said.serving
             assert said.reason.startswith("slots are left as they are: TypeError('a bug')")
-            server.node.broken = ""
+            server.node.tasks.broken = ""
             cluster.offsets.away = True
             assert server.status().reason == "it is away", "no group can begin or confirm"
             cluster.offsets.away = False
@@ -161,11 +161,11 @@ def test_what_a_bug_has_ended_does_not_look_as_if_it_served(monkeypatch: pytest.
             server._spawn(ends())
             await cluster.until(lambda: not server.status().serving)
             assert server.status().reason.startswith("a task has ended: TypeError('another')")
-            server.broken = ""
+            server.tasks.broken = ""
             server.master._spawn(ends())
             await cluster.until(lambda: not server.status().serving)
             assert server.status().reason.startswith("a task of the master has ended: TypeError('another')")
-            server.master.broken = ""
+            server.master.tasks.broken = ""
             server.node.duties.deliveries.spawn(ends())
             await cluster.until(lambda: not server.status().serving)
             assert server.status().reason.startswith("a delivery has failed: TypeError('another')")

@@ -25,6 +25,7 @@ from waltz_ray.topics.flow_rules import NO_RULES, FlowRules
 from waltz_ray.topics.offset_item import offset_name
 from waltz_ray.topics.serving.batch_reading import read_batch, read_from_memory
 from waltz_ray.topics.serving.offsets import OffsetPlace, Offsets, OffsetsAway, TakenOffset
+from waltz_ray.topics.serving.own_tasks import OwnTasks
 from waltz_ray.topics.serving.slot_partition import SlotPartition
 
 __all__ = ["ConsumerRights", "Deliveries", "GroupDelivery", "passed_ms", "unix_ms"]
@@ -282,11 +283,9 @@ class Deliveries:
         self.unix_ms: Callable[[], int] = unix_ms
         self.delivered = 0
         """Messages."""
-        self.broken = ""
-        """A bug of ours has ended something that never should."""
         self._tokens = itertools.count(1)
         self._of: dict[tuple[str, int], dict[str, GroupDelivery]] = defaultdict(dict)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks = OwnTasks(f"topic/{actor}")
         self._ticker: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -303,9 +302,7 @@ class Deliveries:
                 each.stop()
         self._of.clear()
         self._closed = True
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tasks.stop()
 
     def is_limited(self, group: str) -> bool:
         """Whether there are rules of how fast it may consume."""
@@ -316,18 +313,7 @@ class Deliveries:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Have it done, until this is closed."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._has_a_bug("a delivery has failed", error)
-
-    def _has_a_bug(self, what: str, error: BaseException) -> None:
-        self.broken = f"{what}: {error!r}, a bug of this actor; see its log, and restart it"
-        log.critical("topic/%d: %s", self.actor, self.broken, exc_info=error)
+        self.tasks.begin(work, "a delivery has failed")
 
     # ---- requests
 
@@ -373,7 +359,7 @@ class Deliveries:
         try:
             self._look_after_leases()
         except Exception as error:
-            self._has_a_bug("no lease ends any more", error)
+            self.tasks.failed("no lease ends any more", error)
             raise
         self.start()
 

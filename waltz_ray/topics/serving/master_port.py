@@ -49,6 +49,7 @@ from waltz_ray.topics.refusals import Refusal
 from waltz_ray.topics.rpc import FaultName, RpcCall, RpcFault
 from waltz_ray.topics.serving.client_owners import ClientOwners
 from waltz_ray.topics.serving.deliveries import unix_ms
+from waltz_ray.topics.serving.own_tasks import OwnTasks
 from waltz_ray.topics.texts import parse_conditions
 from waltz_ray.topics.wire import TopicRequest, TopicResponse
 
@@ -102,10 +103,8 @@ class MasterPort:
         self.flow: Callable[[], FlowTable] = FlowTable
         self.granted: Callable[[str, TopicPartition, str, SlotPlace], Coroutine[Any, Any, None]] = _nobody_is_told
         """(group, partition, consumer, where its slot is): nobody else is to have it."""
-        self.broken = ""
-        """A bug of ours has ended something that never should."""
         self._ticker: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks = OwnTasks("the master of topics")
 
     def table_known(self, table: TopicTable) -> None:
         """Slots and topics as they are now."""
@@ -121,22 +120,16 @@ class MasterPort:
         """Idempotent."""
         if self._ticker is not None:
             self._ticker.cancel()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tasks.stop()
 
     def _tick(self) -> None:
         try:
             self.step(BalanceDue())
             self._owners.keep(self.machine.client_ids())
         except Exception as error:
-            self._has_a_bug("groups are not balanced any more", error)
+            self.tasks.failed("groups are not balanced any more", error)
             raise
         self.start()
-
-    def _has_a_bug(self, what: str, error: BaseException) -> None:
-        self.broken = f"{what}: {error!r}, a bug of this actor; see its log, and restart it"
-        log.critical("%s", self.broken, exc_info=error)
 
     # ---- requests
 
@@ -223,14 +216,7 @@ class MasterPort:
                 log.info("group %s: %s has %s no more: %s", group, client_id, partition, how.value)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._has_a_bug("a task of the master has ended", error)
+        self.tasks.begin(work, "a task of the master has ended")
 
     def _answer(
         self, request: MasterRequest, answer: ProducerAnswer | ConsumerAnswer, known: KnownClient

@@ -18,6 +18,7 @@ from waltz_ray.net.listener import Tls
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.ownership_types import LeaseConfirmed, RegisteredAs, UnitTable, Unregistered
 from waltz_ray.topics.serving.gateway import BROKER_METHODS, TopicGateway
+from waltz_ray.topics.serving.own_tasks import OwnTasks
 from waltz_ray.topics.serving.port import TopicPortLimits
 from waltz_ray.topics.serving.served_topic import CoordinationView, ServedTopic, TopicSurroundings
 from waltz_ray.topics.serving.slot_duties import SlotDuties
@@ -61,24 +62,19 @@ class TopicNode:
         """Where the slots listen."""
         self.failure = ""
         """Why a slot cannot listen."""
-        self.broken = ""
-        """A bug of ours has ended what looks after the slots: it stays as it is."""
         self._around, self.duties, self._listening, self._announce = around, duties, listening, announce
         self._outgoing = Outgoing()
         self._stirred = asyncio.Event()
-        self._following: asyncio.Task[None] | None = None
+        self.tasks = OwnTasks(f"topic/{self.actor}")
         self._timers: set[asyncio.TimerHandle] = set()
 
     def start(self) -> None:
         """Do what the table says, from now on."""
-        self._following = asyncio.get_running_loop().create_task(self._follow())
-        self._following.add_done_callback(self._follows_no_more)
+        self.tasks.begin(self._follow(), "slots are left as they are")
 
     async def close(self) -> None:
         """Serve nothing any more."""
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
+        await self.tasks.stop()
         for timer in self._timers:
             timer.cancel()
         for topic in list(self.topics.values()):
@@ -230,9 +226,3 @@ class TopicNode:
 
         timer = loop.call_later(_AGAIN_S, look)
         self._timers.add(timer)
-
-    def _follows_no_more(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self.broken = f"slots are left as they are: {error!r}, a bug of this actor; see its log, and restart it"
-            log.error("topic/%d: %s", self.actor, self.broken, exc_info=error)

@@ -40,6 +40,7 @@ from waltz_ray.topics.serving.deliveries import Deliveries, unix_ms
 from waltz_ray.topics.serving.gateway import MASTER_METHODS, TopicGateway
 from waltz_ray.topics.serving.master_port import MasterPort
 from waltz_ray.topics.serving.offsets import OffsetResets, Offsets
+from waltz_ray.topics.serving.own_tasks import OwnTasks
 from waltz_ray.topics.serving.port import TopicPortLimits
 from waltz_ray.topics.serving.served_topic import TopicSurroundings
 from waltz_ray.topics.serving.slot_duties import SlotDuties
@@ -76,8 +77,6 @@ class TopicServer:
         self.endpoint: Endpoint | None = None
         """Of the master's port."""
         self.failure = ""
-        self.broken = ""
-        """A bug of ours has ended something that never should."""
         self._actor = actor
         self._config = config
         self._cluster_key = cluster_key
@@ -93,7 +92,7 @@ class TopicServer:
         self._leadership: Leadership | None = None
         self._watches: list[Watch] = []
         self._announced: EphemeralNode | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks = OwnTasks(f"topic/{actor}")
         self._members: dict[int, UnitMember] = {}
         self._ports: dict[int, SlotPorts] = {}
         self._wanted: dict[str, Space] = {}
@@ -194,9 +193,7 @@ class TopicServer:
                 registration.cancel()
 
         await self._in_thread(leave)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tasks.stop()
         await self.master.close()
         await self.node.duties.deliveries.close()
         await self.node.close()
@@ -208,6 +205,12 @@ class TopicServer:
         self._threads.shutdown(wait=False)
         self._lease_thread.shutdown(wait=False)
 
+    @property
+    def broken(self) -> str:
+        """A bug of ours that has ended something that never should; "": none has."""
+        parts = (self.tasks, self.node.tasks, self.master.tasks, self.node.duties.deliveries.tasks)
+        return next((each.broken for each in parts if each.broken), "")
+
     def status(self) -> TopicActorStatus:
         """What it says of itself. Waits for nothing."""
         node, duties = self.node, self.node.duties
@@ -215,9 +218,6 @@ class TopicServer:
         missing = [name for name in self._wanted if name not in node.topics]
         reason = (
             self.broken
-            or node.broken
-            or self.master.broken
-            or duties.deliveries.broken
             or self.failure
             or node.failure
             or self.access.problem
@@ -420,13 +420,4 @@ class TopicServer:
         return await self._loop.run_in_executor(self._threads, call)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self.broken = f"a task has ended: {error!r}, a bug of this actor; see its log, and restart it"
-            log.error("topic/%d: %s", self._actor, self.broken, exc_info=error)
+        self.tasks.begin(work, "a task has ended")
