@@ -9,7 +9,7 @@ from waltz_ray.actors.full_disk import few
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.errors import ControlFileMissing, Corruption, ForeignStorage, NoNode
-from waltz_ray.protocol.disaster import GivenUp
+from waltz_ray.protocol.disaster import GivenUp, first_given_up
 from waltz_ray.protocol.ids import NO_SESSION
 from waltz_ray.storage.disk import Disk
 from waltz_ray.storage.store import ReplicaStore
@@ -57,11 +57,11 @@ def _check_not_given_up(storage: ReplicaStore, given_up: Mapping[int, Sequence[G
             log = storage.partition(p)
         except Corruption:
             continue  # it cannot tell, and vouches for nothing
-        some = [each.first_id for each in given_up[p] if each.is_on(log.session_id, log.local_low_water_mark)]
-        if some:
+        first_id = first_given_up(given_up[p], log.session_id, log.local_low_water_mark)
+        if first_id is not None:
             raise ForeignStorage(
                 f"replica {replica_id}: {storage.directory} was not there when the cluster was recovered from its "
-                f"replicas, which gave up what it has of partition {p} from transaction {min(some)} on; have it set "
+                f"replicas, which gave up what it has of partition {p} from transaction {first_id} on; have it set "
                 f"aside (renamed, not deleted) and copied from the others: "
                 f"waltz replace-replica {replica_id} --set-files-aside"
             )

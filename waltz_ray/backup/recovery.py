@@ -36,7 +36,7 @@ from waltz_ray.errors import (
     ZooKeeperUnreachable,
 )
 from waltz_ray.finding import cluster_file
-from waltz_ray.protocol.disaster import Belief, CopyFacts, GivenUp, Undecided, decide, possible_sets
+from waltz_ray.protocol.disaster import Belief, CopyFacts, GivenUp, Undecided, decide, first_given_up, possible_sets
 from waltz_ray.protocol.records import RecordBatch
 from waltz_ray.protocol.roster import Roster
 from waltz_ray.small_files import replace_small_file, sync_directory
@@ -381,8 +381,10 @@ class _Reader:
 
     def _of_before(self, p: int, log: PartitionLog) -> str:
         """ "" unless it has what an earlier recovery has given up."""
-        some = [e.first_id for e in self._given_up.get(p, ()) if e.is_on(log.session_id, log.local_low_water_mark)]
-        return f"an earlier recovery has given up what it has from transaction {min(some)} on" if some else ""
+        first_id = first_given_up(self._given_up.get(p, ()), log.session_id, log.local_low_water_mark)
+        return (
+            "" if first_id is None else f"an earlier recovery has given up what it has from transaction {first_id} on"
+        )
 
     def _scanned(self, p: int, log: PartitionLog) -> str:
         """ "" if all of it can be read."""

@@ -14,7 +14,7 @@ Sessions begin above all that any disk remembers, so that no server of before is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 
 from waltz_ray.protocol.ids import NO_SESSION, NO_TRANSACTION, quorum_of
@@ -28,6 +28,7 @@ __all__ = [
     "GivenUp",
     "Undecided",
     "decide",
+    "first_given_up",
     "may_be_committed",
     "possible_sets",
 ]
@@ -82,6 +83,11 @@ class GivenUp:
     def is_on(self, session_id: int, local_low_water_mark: int) -> bool:
         """Whether a copy that has accepted this session last, and vouches for what is up to its mark, has them."""
         return session_id < self.session_id and local_low_water_mark >= self.first_id
+
+
+def first_given_up(given_up: Iterable[GivenUp], session_id: int, local_low_water_mark: int) -> int | None:
+    """From which record on such a copy (``GivenUp.is_on``) has what was given up; None: it has nothing of it."""
+    return min((each.first_id for each in given_up if each.is_on(session_id, local_low_water_mark)), default=None)
 
 
 @value()
