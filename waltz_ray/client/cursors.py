@@ -22,7 +22,7 @@ from waltz_ray.client.cursor_book import CursorBook, HeldCursor
 from waltz_ray.client.cursor_rules import CursorCall, CursorProgress, cursor_starts, first_trimmed
 from waltz_ray.client.followers import Follower
 from waltz_ray.client.time_limits import checked_timeout
-from waltz_ray.client.waits import LOOK_S, wait_for
+from waltz_ray.client.waits import wait_for
 from waltz_ray.errors import (
     CursorLost,
     CursorNotFound,
@@ -318,10 +318,7 @@ def _wait_until_free(book: CursorBook, name: str, end_s: float | None, check_ope
     free = threading.Event()
     cancel = book.when_free(name, free.set)
     try:
-        while end_s is None or time.monotonic() < end_s:
-            if wait_for(free, LOOK_S if end_s is None else min(LOOK_S, max(0.0, end_s - time.monotonic()))):
-                return True
-            check_open()  # the directory of a client that was closed meanwhile tells nothing any more
-        return False
+        # The directory of a client that is closed meanwhile tells nothing any more.
+        return wait_for(free, None if end_s is None else end_s - time.monotonic(), check_open)
     finally:
         cancel()

@@ -11,7 +11,7 @@ import concurrent.futures
 import queue
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeVar
 
 __all__ = ["LOOK_S", "item_of", "result_of", "undone", "wait_for"]
@@ -55,9 +55,13 @@ def undone(
     return left
 
 
-def wait_for(event: threading.Event, timeout: float | None = None) -> bool:
-    """Whether it was set in time."""
-    return any(event.wait(look_s) for look_s in _looks(timeout))
+def wait_for(event: threading.Event, timeout: float | None = None, check: Callable[[], object] = lambda: None) -> bool:
+    """Whether it was set in time. ``check`` raises, at each look, where it cannot be set any more."""
+    for look_s in _looks(timeout):
+        if event.wait(look_s):
+            return True
+        check()
+    return False
 
 
 def _looks(timeout: float | None) -> Iterator[float]:
