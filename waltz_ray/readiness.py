@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from waltz_ray.actors.supervision import ZOOKEEPER, ask, running_actors, statuses
 from waltz_ray.errors import VersionMismatch
@@ -10,12 +10,11 @@ from waltz_ray.finding.ray_lookup import MANAGER
 from waltz_ray.runtime.process import installed_version
 from waltz_ray.runtime.status import (
     ActorState,
+    ActorStatus,
     ClusterStatus,
-    KvActorStatus,
     ManagerStatus,
     PartitionAssignment,
     Readiness,
-    TopicActorStatus,
 )
 
 __all__ = ["cluster_status", "missing", "status_without_manager"]
@@ -79,31 +78,26 @@ def missing(status: ClusterStatus, kv: int = 0, topics: int = 0) -> list[str]:
         ([f"actors ({trouble})"] if trouble else [])
         + replicas
         + [f"partition {each.partition}" for each in status.partitions if each.partition not in ready]
-        + _missing_of_kv(status, kv)
-        + _missing_of_topics(status, topics)
+        + _missing_of_layer("kv", status.kv, kv, _unserved_buckets(status))
+        + _missing_of_layer("topic", status.topics, topics, _unserved_slots(status))
     )
 
 
-def _missing_of_kv(status: ClusterStatus, actors: int) -> list[str]:
-    answers = {actor_id: status.kv.get(actor_id, KvActorStatus(state=ActorState.ABSENT)) for actor_id in range(actors)}
-    absent = [f"kv {n} ({actor.reason or actor.state})" for n, actor in answers.items() if not actor.serving]
-    if absent or not actors:
-        return absent
-    return [
-        f"space {space.name} ({unserved} of its buckets)"
-        for space in status.spaces
-        if space.kind == "kv" and (unserved := status.unserved_buckets(space.name)) > 0
-    ]
+def _missing_of_layer(kind: str, actors: Mapping[int, ActorStatus], count: int, of_spaces: Iterable[str]) -> list[str]:
+    """Actors that do not serve; ``of_spaces``: what is served by none of them, once they all are there."""
+    absent = ActorStatus(state=ActorState.ABSENT)
+    found = [(n, actors.get(n, absent)) for n in range(count)]
+    waiting = [f"{kind} {n} ({actor.reason or actor.state})" for n, actor in found if not actor.serving]
+    return waiting or (list(of_spaces) if count else [])
 
 
-def _missing_of_topics(status: ClusterStatus, actors: int) -> list[str]:
-    absent = TopicActorStatus(state=ActorState.ABSENT)
-    answers = {actor_id: status.topics.get(actor_id, absent) for actor_id in range(actors)}
-    waiting = [f"topic {n} ({actor.reason or actor.state})" for n, actor in answers.items() if not actor.serving]
-    if waiting or not actors:
-        return waiting
-    return [
-        f"topic {space.name} ({unserved} of its partitions)"
-        for space in status.spaces
-        if space.kind == "topic" and (unserved := status.unserved_slots(space)) > 0
-    ]
+def _unserved_buckets(status: ClusterStatus) -> Iterator[str]:
+    for space in status.spaces:
+        if space.kind == "kv" and (unserved := status.unserved_buckets(space.name)) > 0:
+            yield f"space {space.name} ({unserved} of its buckets)"
+
+
+def _unserved_slots(status: ClusterStatus) -> Iterator[str]:
+    for space in status.spaces:
+        if space.kind == "topic" and (unserved := status.unserved_slots(space)) > 0:
+            yield f"topic {space.name} ({unserved} of its partitions)"
