@@ -116,8 +116,11 @@ def test_a_copy_of_a_directory_whose_cluster_is_on_a_ray_of_others_does_not_run(
 def test_a_head_is_known_after_the_clock_of_its_machine_was_set(tmp_path: Path) -> None:
     """It runs, though it seems to have been started at another time; nobody else who has its number does."""
     temporary = str(tmp_path / "ray")
-    waits = [sys.executable, "-c", "input()", f"--temp-dir={temporary}"]
-    with subprocess.Popen(waits, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    waits = [sys.executable, "-c", "print(flush=True); input()", f"--temp-dir={temporary}"]
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(waits, stdin=pipe, stdout=pipe, stderr=null) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # Popen is back before Linux shows the new program's arguments: it tells that it runs
         started_at = psutil.Process(process.pid).create_time()
         same = LocalRay("127.0.0.1:1", "", process.pid, started_at, temporary)
         assert same.process() is not None
