@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from waltz_ray.protocol.checksum import crc32
+from waltz_ray.protocol.checksum import are_whole, crc32
 from waltz_ray.protocol.ids import ReqId
 from waltz_ray.protocol.times import NO_TIMES, TimeMarks, times_within
 from waltz_ray.protocol.value import value
@@ -401,10 +401,6 @@ def _first_bad_of_many(batch: RecordBatch) -> int:
         | (fields["partition_id"] != batch.partition_id)
         | (fields["data_length"] + RECORD_OVERHEAD_BYTES != batch.lengths)
     )
-    bounds = batch.offsets.tolist()
-    # One view at a time: a list of a thousand would set off the garbage collector.
-    parts = map(memoryview(batch.records).__getitem__, map(slice, bounds, (batch.offsets[1:] - 4).tolist()))
-    actual = np.fromiter(map(crc32, parts), dtype=np.uint32, count=len(batch))
-    stored = _gather(batch.records, batch.offsets[1:] - 4, 4).view(">u4").reshape(-1)
-    bad = np.nonzero(wrong | (actual != stored))[0]
-    return int(bad[0]) if len(bad) else -1
+    if not wrong.any() and are_whole(batch.records, batch.offsets):
+        return -1
+    return _first_bad_of_few(batch)
