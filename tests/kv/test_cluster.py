@@ -556,7 +556,7 @@ class MemberConnection(socketserver.StreamRequestHandler):
 def test_what_real_actors_tell_another_member(wide: RealCluster) -> None:
     """O26, O32: who asks for a second copy says who he is, and tells it when he shuts down."""
     wide.grow(3)
-    with Member() as member:
+    with foreign(wide, dialect="2012") as client, Member() as member:  # he could be sent to the member otherwise
         threading.Thread(target=member.serve_forever, daemon=True).start()
         endpoint = Endpoint("127.0.0.1", member.server_address[1])
         registration = wide.units.register(3, endpoint, lambda event: None, time.monotonic)
@@ -566,8 +566,7 @@ def test_what_real_actors_tell_another_member(wide: RealCluster) -> None:
             names = [b"copied %d" % n for n in range(100)]
             found = {name: table.places[Unit(table.level, fnv(name) & table.level)] for name in names}
             name, place = next((name, place) for name, place in found.items() if place.secondary == 3)
-            with foreign(wide, dialect="2012") as client:
-                assert client.set_int(name, 1, fullwait=1).opcode == 1
+            assert client.set_int(name, 1, fullwait=1).opcode == 1
             assert place.primary is not None
             assert (130, string(wide.servers()[place.primary].encode())) in member.told
             assert {500, 130} <= {opcode for opcode, _ in member.told}
