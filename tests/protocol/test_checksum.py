@@ -69,6 +69,15 @@ def test_records_that_have_changed_places_are_whole_and_lost_bounds_are_not() ->
     assert are_whole(b"", np.zeros(1, dtype=np.int64))
 
 
+@pytest.mark.parametrize("every", [1, 2, 3, 64])
+def test_the_same_change_in_many_records_does_not_cancel(every: int) -> None:
+    bodies = [bytes([n % 251]) * 508 for n in range(1024)]
+    records, bounds = records_of(bodies)
+    damaged = np.frombuffer(records, np.uint8).copy()
+    damaged[100 :: 512 * every] ^= 4
+    assert not are_whole(damaged.tobytes(), bounds)
+
+
 def test_threads_do_not_mix_up_what_they_check() -> None:
     """ISA-L lets go of the interpreter's lock while it computes."""
     whole, bounds = records_of([bytes([n % 251]) * 1000 for n in range(900)])

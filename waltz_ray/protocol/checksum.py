@@ -34,7 +34,8 @@ def are_whole(records: bytes | memoryview, bounds: npt.NDArray[np.int64]) -> boo
     remainder as the records: that is what is compared.
 
     A single bad record is found as surely as by its own CRC. Of several the differences would have to cancel each
-    other: one in 2^32, as with anything that a CRC-32 does not see.
+    other: one in 2^32, as with anything that a CRC-32 does not see. The same change at equal distances, as a bad line
+    of memory makes it, cannot: the polynomial is primitive, and a piece has far fewer than its period of 2^32 - 1 bits.
     """
     view, first, count = memoryview(records), 0, len(bounds) - 1
     while first < count:
