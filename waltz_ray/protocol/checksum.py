@@ -69,4 +69,5 @@ def _leave_none(records: memoryview, bounds: npt.NDArray[np.int64]) -> bool:
 
 def _windows(data: bytearray | memoryview, number: str) -> npt.NDArray[Any]:
     """The numbers that begin at each byte of ``data``, overlapping, without a copy."""
-    return np.ndarray((len(data) - np.dtype(number).itemsize + 1,), number, data, strides=(1,))
+    found: npt.NDArray[Any] = np.ndarray((len(data) - np.dtype(number).itemsize + 1,), number, data, strides=(1,))
+    return found
