@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.test_commands import run
 from tests.storage.helpers import records
 from waltz_ray import recording
 from waltz_ray.actors.own_storage import open_storage
@@ -21,7 +22,7 @@ from waltz_ray.backup import recovery
 from waltz_ray.backup.recovery import RECOVERED, apply_recovery, forget_recovered, plan_recovery, read_recovered
 from waltz_ray.config import ClusterConfig, StorageConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
-from waltz_ray.coordination.memory import MemoryZooKeeperServer
+from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.coordination.snapshot import plant_recovered, snapshot_nodes
 from waltz_ray.errors import (
     ClusterMismatch,
@@ -36,8 +37,11 @@ from waltz_ray.finding import cluster_file
 from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.protocol.disaster import SESSION_MARGIN, Undecided
 from waltz_ray.protocol.roster import UNRESOLVED, ReplicaEntry
+from waltz_ray.small_files import replace_small_file
 from waltz_ray.storage.cluster_memory import MEMORY_FILE, read_memory, write_memory
 from waltz_ray.storage.disk import OsDisk
+from waltz_ray.storage.fence import read_fences
+from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.store import ReplicaStore
 
 CONFIG = StorageConfig(preallocate_bytes=0, segment_size_bytes=4_000)
@@ -194,11 +198,27 @@ def test_an_ensemble_that_has_the_cluster_still_is_believed(tmp_path: Path, monk
         apply_recovery(plan, str(tmp_path))
     assert control_entries(disks.directories[0]) == before
 
+    class Killed(MemoryZooKeeper):
+        def create(self, path: str, data: bytes, **how: Any) -> str:
+            if path.endswith("/1"):
+                raise KeyboardInterrupt
+            return super().create(path, data, **how)
+
     def unreachable(zookeeper: str) -> None:
         raise ZooKeeperUnreachable("nobody answers")
 
     monkeypatch.setattr(recovery, "KazooZooKeeper", lambda zookeeper: MemoryZooKeeperServer().client())
     apply_recovery(plan, str(tmp_path))
+    recovered = read_recovered(str(tmp_path))
+    assert recovered is not None
+    begun = MemoryZooKeeperServer()
+    with pytest.raises(KeyboardInterrupt):
+        plant_recovered(Killed(begun), "c", *recovered)
+    monkeypatch.setattr(recovery, "KazooZooKeeper", lambda zookeeper: begun.client())
+    with pytest.raises(InvalidInput, match="a waltz up that ended in its midst has begun to make cluster 'c'"):
+        apply_recovery(plan_recovery(disks.directories), str(tmp_path))
+    assert read_recovered(str(tmp_path)) is not None
+    plant_recovered(begun.client(), "c", *recovered)
     monkeypatch.setattr(recovery, "KazooZooKeeper", unreachable)
     apply_recovery(plan_recovery(disks.directories), str(tmp_path))
 
@@ -241,6 +261,89 @@ def test_a_disk_that_is_found_when_its_records_were_given_up_does_not_vouch_for_
     recovered_again = read_recovered(str(tmp_path))
     assert recovered_again is not None
     assert [each.first_id for each in recovered_again[1].given_up[0]] == [15, 15]
+
+
+def test_what_was_cut_though_it_may_have_been_committed_is_remembered_however_often_it_is_recovered(
+    disks: Disks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first time the disks agree: nothing in them tells any more that there was something else."""
+    absent = Disks(disks.path / "set-aside")
+    absent.key = disks.key
+    absent.replica(1, (40, 2, 3), (20, 0, 4), mark=39)
+    disks.directories.pop(1)
+
+    def ended(path: Path, text: str, mode: int) -> None:
+        if "waltz-recovered" in str(path) and ended_at.pop():
+            raise KeyboardInterrupt
+        replace_small_file(path, text, mode)
+
+    with monkeypatch.context() as killed:  # when all is cut
+        ended_at = [True, False]
+        killed.setattr(recovery, "replace_small_file", ended)
+        with pytest.raises(KeyboardInterrupt):
+            apply_recovery(plan_recovery(disks.directories, accept_loss=True), str(disks.path))
+    for _ in range(2):
+        plan = plan_recovery(disks.directories)
+        assert plan.decided[0].lost == ()
+        apply_recovery(plan, str(disks.path))
+    recovered = read_recovered(str(disks.path))
+    assert recovered is not None
+    assert [each.first_id for each in recovered[1].given_up[0]] == [10]
+    server = MemoryZooKeeperServer()
+    plant_recovered(server.client(), "c", *recovered)
+    with pytest.raises(ForeignStorage, match="gave up what it has of partition 0 from transaction 10 on"):
+        open_storage(OsDisk(), absent.directories[0], ClusterStore(server.client(), "c"), 1, CONFIG)
+
+
+def test_what_only_a_disk_had_that_was_missing_is_not_given_up_when_it_is_found_before_anything_began(
+    disks: Disks,
+) -> None:
+    """Nobody was given its IDs yet."""
+    here = disks.directories[:1]
+    apply_recovery(plan_recovery(here, accept_loss=True), str(disks.path))
+    recovered = read_recovered(str(disks.path))
+    assert recovered is not None
+    assert [each.first_id for each in recovered[1].given_up[1]] == [20]
+    apply_recovery(plan_recovery(disks.directories), str(disks.path))
+    recovered = read_recovered(str(disks.path))
+    assert recovered is not None
+    assert recovered[1].given_up == {}
+
+
+def test_a_recovery_that_ended_in_its_midst_is_not_brought_up(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of the one before has sessions that the disks refuse by then."""
+    apply_recovery(plan_recovery(disks.directories), str(disks.path))
+    cut = PartitionLog.open_session
+
+    def ended(log: PartitionLog, session_id: int) -> int:
+        if log.partition_id == 1:
+            raise KeyboardInterrupt
+        return cut(log, session_id)
+
+    with monkeypatch.context() as killed:
+        killed.setattr(PartitionLog, "open_session", ended)
+        with pytest.raises(KeyboardInterrupt):
+            apply_recovery(plan_recovery(disks.directories), str(disks.path))
+    with pytest.raises(StorageError, match="was not finished; give waltz recover --apply again"):
+        read_recovered(str(disks.path))
+    apply_recovery(plan_recovery(disks.directories), str(disks.path))
+    recovered = read_recovered(str(disks.path))
+    assert recovered is not None
+    for directory in disks.directories:
+        for entry in read_fences(OsDisk(), directory):
+            assert (entry.session_id or 0) <= recovered[1].rosters[entry.partition_id].session_id
+
+
+def test_nobody_else_has_the_disks_until_the_file_is_written(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second operator's would be replaced by one with sessions that the disks refuse."""
+
+    def noted(path: Path, text: str, mode: int) -> None:
+        with pytest.raises(StorageLocked):
+            plan_recovery(disks.directories)
+        replace_small_file(path, text, mode)
+
+    monkeypatch.setattr(recovery, "replace_small_file", noted)
+    apply_recovery(plan_recovery(disks.directories), str(disks.path))
 
 
 def test_two_disks_that_differ_and_may_both_be_right_are_undecided(disks: Disks) -> None:
@@ -286,6 +389,9 @@ def test_what_cannot_be_recovered_from_says_why(disks: Disks, tmp_path: Path) ->
         plan_recovery(disks.directories)
     Path(disks.directories[0], MEMORY_FILE).write_text("{")
     assert read_memory(OsDisk(), disks.directories[0]) is None
+    (tmp_path / "replica-7").mkdir()
+    with pytest.raises(InvalidInput, match=r"replica-7 holds no replica's files: .* name the other replicas"):
+        plan_recovery([*disks.directories, str(tmp_path / "replica-7")])
     stranger = str(tmp_path / "other" / "replica-7")
     ReplicaStore.create(OsDisk(), stranger, uuid.uuid4(), 1, CONFIG).close()
     with pytest.raises(InvalidInput, match="replicas of different clusters"):
@@ -356,10 +462,34 @@ def test_a_cluster_whose_file_is_lost_too_is_brought_up_and_no_other_one(
     apply_recovery(plan, str(tmp_path))
     known = recording.known_in(config)
     assert known.key == str(disks.key)
+    shutil.copytree(tmp_path, tmp_path.parent / "copied")
+    copied = plan_recovery([str(tmp_path.parent / "copied" / Path(each).name) for each in disks.directories])
+    with pytest.raises(InvalidInput, match=f"the cluster was in {tmp_path}, and its processes look there"):
+        apply_recovery(copied, str(tmp_path.parent / "copied"))
     assert recording.initialise(known, config).cluster_key == disks.key
     cluster_file.write(replace(known, name="other", key=str(uuid.uuid4())))
     with pytest.raises(InvalidInput, match="holds another cluster, 'other'"):
         apply_recovery(plan, str(tmp_path))
+
+
+def test_nobody_brings_the_cluster_up_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would plant the file of a recovery before, whose sessions the disks refuse afterwards."""
+    whole(tmp_path)
+    apply, asked = recovery.apply_recovery, ["recover", "--from-replicas", str(tmp_path), "--apply", "--yes"]
+
+    def noted(*arguments: Any) -> None:
+        with pytest.raises(StorageError, match=r"a waltz up or down of .* is under way"), cluster_file.alone(tmp_path):
+            pass
+        apply(*arguments)
+
+    monkeypatch.setattr(recovery, "apply_recovery", noted)
+    assert run(*asked) == 0
+    assert "can be brought up again" in capsys.readouterr().out
+    assert run(*asked, "--into", str(tmp_path / "none")) == 1
+    assert f"{tmp_path / 'none'} is not a directory" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
 
 
 def test_what_was_planted_is_not_planted_again_when_zookeeper_is_lost_once_more(

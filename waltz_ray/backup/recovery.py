@@ -3,9 +3,11 @@
 1. *Plan.* Each directory is opened as its replica would open it, and nothing else is changed. Of every partition it is
    decided what its log is (``protocol/disaster.py``), from the copies, compared record by record, and from what the
    replicas remember of the cluster (``storage/cluster_memory.py``).
-2. *Apply.* What was never committed is cut, under a session number above all that any disk remembers; then
-   ``waltz-recovered.json`` is written into the cluster's directory. A crash leaves some logs cut: planned again, it
-   comes to the same, for nothing was cut that may have been committed.
+2. *Apply.* ``waltz-recovered.json`` is written into the cluster's directory, as unfinished: nothing is brought up from
+   it. What was never committed is cut, under a session number above all that any disk remembers; then the file is
+   written anew. A crash leaves some logs cut: planned again, it comes to the same, for nothing was cut that may have
+   been committed. Where a person has accepted that something such is cut, only the file knows it by then; whoever
+   writes the next one takes it over from there.
 3. *Up.* ``waltz up`` finds no cluster in ZooKeeper, makes the nodes of that file, and renames it.
 """
 
@@ -22,15 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from waltz_ray.config import StorageConfig
-from waltz_ray.coordination.cluster_nodes import given_up_fields, given_up_of
-from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.cluster_nodes import given_up_fields, given_up_of, read_info
 from waltz_ray.coordination.embedded import zookeeper_directory
 from waltz_ray.coordination.snapshot import RecoveredNodes, given_up_in, info_in
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import (
-    ClusterNotFound,
+    ControlFileMissing,
     Corruption,
     InvalidInput,
+    NoNode,
     StorageError,
     WaltzError,
     ZooKeeperUnreachable,
@@ -51,6 +53,7 @@ __all__ = ["RECOVERED", "RecoveryPlan", "apply_recovery", "forget_recovered", "p
 RECOVERED = "waltz-recovered.json"
 _USED = "waltz-recovered.used.json"
 _KIND, _VERSION = "waltz cluster recovered from its replicas", 1
+_UNFINISHED = "waltz cluster that is being recovered from its replicas"
 
 _GENERATION_MARGIN = 1_000
 _CLIENT_ID_MARGIN = 100_000
@@ -127,7 +130,8 @@ def plan_recovery(
 
 def apply_recovery(plan: RecoveryPlan, into: str, progress: Progress = lambda text: None) -> None:
     """Cut what was never committed, and leave ``waltz up --dir INTO`` what it needs. InvalidInput if something is
-    undecided, or has changed since it was looked at, or if ZooKeeper has the cluster, or its data is there."""
+    undecided, or has changed since it was looked at, or if ZooKeeper has the cluster, or its data is there. Whatever
+    ends it in its midst, it can be planned and done again."""
     if plan.undecided:
         raise InvalidInput(f"{len(plan.undecided)} partitions are undecided; nothing was changed")
     left = next(Path(zookeeper_directory(into)).rglob("log.*"), None)
@@ -140,6 +144,8 @@ def apply_recovery(plan: RecoveryPlan, into: str, progress: Progress = lambda te
     _check_not_known(plan, into)
     with _opened(OsDisk(), plan.directories, plan.cluster_key) as stores:
         _check_unchanged(plan, stores)
+        fields = _fields(plan, _cut_before(plan, into))
+        _write(into, fields | {"kind": _UNFINISHED})
         for p, verdict in plan.decided.items():
             progress(f"partition {p}")
             for r, end in verdict.keep.items():
@@ -147,14 +153,15 @@ def apply_recovery(plan: RecoveryPlan, into: str, progress: Progress = lambda te
                 log.open_session(verdict.roster.session_id)
                 if log.last_id > end:
                     log.truncate(verdict.roster.session_id, end)
-    if lost is not None:
-        cluster_file.write(lost)  # first: without what was recovered nothing begins from it
-    _write(into, plan)
+        if lost is not None:
+            cluster_file.write(lost)  # first: without what was recovered nothing begins from it
+        _write(into, fields)  # while nobody else has the disks, and gives them higher sessions
 
 
 def _check_not_known(plan: RecoveryPlan, into: str) -> None:
-    """InvalidInput if the ensemble that the cluster was in has it still: it knows better than the disks, and with it
-    the cluster comes up, while its sessions would be refused once the disks have accepted higher ones."""
+    """InvalidInput if the ensemble that the cluster was in has it still, or has begun to have it again: it knows better
+    than the disks, and with it the cluster comes up, while its sessions would be refused once the disks have accepted
+    higher ones."""
     found = cluster_file.read(into)
     recorded: dict[str, Any] = dict(info_in(plan.nodes, plan.name).settings).get("config", {})
     zookeeper = found.zookeeper if found is not None and not found.embedded else str(recorded.get("zookeeper", ""))
@@ -165,15 +172,21 @@ def _check_not_known(plan: RecoveryPlan, into: str) -> None:
     except ZooKeeperUnreachable:
         return  # it may be gone for good
     try:
-        known = ClusterStore(client, plan.name).info().cluster_key == plan.cluster_key
-    except ClusterNotFound:
+        info, complete, _ = read_info(client, f"/{plan.name}")
+    except NoNode:
         return
     finally:
         client.close()
-    if known:
+    if info.cluster_key != plan.cluster_key:
+        return
+    if complete:
         raise InvalidInput(
             f"the ZooKeeper at {zookeeper} has cluster {plan.name!r} still: bring it up with that; nothing was changed"
         )
+    raise InvalidInput(  # what is there of it would stay, with sessions that are too low by then
+        f"a waltz up that ended in its midst has begun to make cluster {plan.name!r} in the ZooKeeper at {zookeeper}: "
+        f"waltz up goes on with it; if it cannot, remove /{plan.name} there and recover again; nothing was changed"
+    )
 
 
 def _check_unchanged(plan: RecoveryPlan, stores: Mapping[int, ReplicaStore]) -> None:
@@ -195,11 +208,8 @@ def _lost_file(plan: RecoveryPlan, into: str) -> cluster_file.ClusterFile | None
     """``cluster.json`` as it was, where it was lost, too: else ``waltz up`` would begin another cluster there. None: it
     is there. InvalidInput if it is damaged, or another cluster's, or if the cluster was not in that directory."""
     found = cluster_file.read(into)
-    if found is not None:
-        if found.key not in ("", str(plan.cluster_key)):
-            raise InvalidInput(f"{into} holds another cluster, {found.name!r}; say where this one was, with --into")
-        if found.key:
-            return None
+    if found is not None and found.key not in ("", str(plan.cluster_key)):
+        raise InvalidInput(f"{into} holds another cluster, {found.name!r}; say where this one was, with --into")
     info = info_in(plan.nodes, plan.name)
     config: dict[str, Any] = dict(info.settings).get("config", {})
     directory = os.path.realpath(into)
@@ -208,6 +218,8 @@ def _lost_file(plan: RecoveryPlan, into: str) -> cluster_file.ClusterFile | None
             f"the cluster was in {config['directory']}, and its processes look there for what is theirs; recover it "
             "there, with --into"
         )
+    if found is not None and found.key:
+        return None
     lost = cluster_file.ClusterFile(
         plan.name,
         directory,
@@ -222,12 +234,19 @@ def _lost_file(plan: RecoveryPlan, into: str) -> cluster_file.ClusterFile | None
     return lost if found is None else replace(lost, address=found.address, ray=found.ray)
 
 
-def _write(into: str, plan: RecoveryPlan) -> None:
+def _fields(plan: RecoveryPlan, cut_before: Mapping[int, Sequence[GivenUp]]) -> dict[str, Any]:
+    """What the file has. ``cut``: of what was given up that of which the disks here tell nothing any more."""
     rosters = {
         str(p): json.loads(replace(verdict.roster, generation=plan.generations.get(p, 0)).to_json())
         for p, verdict in plan.decided.items()
     }
-    fields = {
+    before = given_up_in(plan.nodes)
+    cut, given_up = dict[int, list[GivenUp]](), dict[int, list[GivenUp]]()
+    for p, verdict in plan.decided.items():
+        now = [verdict.given_up] if verdict.given_up is not None else []
+        cut[p] = [*cut_before.get(p, ()), *(now if verdict.cut_with_loss else [])]
+        given_up[p] = [*before.get(p, ()), *cut_before.get(p, ()), *now]
+    return {
         "version": _VERSION,
         "kind": _KIND,
         "name": plan.name,
@@ -239,8 +258,30 @@ def _write(into: str, plan: RecoveryPlan) -> None:
         "last_client_id": plan.last_client_id,
         "last_server_id": _SERVER_ID_MARGIN,
         "recovery": str(uuid.uuid4()),
-        "given_up": given_up_fields(_given_up(plan)),
+        "given_up": given_up_fields(given_up),
+        "cut": given_up_fields(cut),
     }
+
+
+def _cut_before(plan: RecoveryPlan, into: str) -> dict[int, list[GivenUp]]:
+    """What was cut, with the loss accepted, by those of before from which nothing was brought up. StorageError."""
+    path = Path(into) / RECOVERED
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text())
+        ours = fields["cluster_key"] == str(plan.cluster_key)
+        return given_up_of({"given_up": fields.get("cut", {})}) if ours else {}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}; nothing was changed") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise StorageError(
+            f"{path} is damaged ({error}), and would tell what was given up before; if nothing was (without "
+            "--accept-data-loss), move it away; nothing was changed"
+        ) from error
+
+
+def _write(into: str, fields: Mapping[str, Any]) -> None:
     path = Path(into) / RECOVERED
     try:
         replace_small_file(path, json.dumps(fields, indent=1) + "\n", 0o600)  # with the passwords of topics' users
@@ -248,18 +289,13 @@ def _write(into: str, plan: RecoveryPlan) -> None:
         raise StorageError(f"{path} cannot be written: {error.strerror}; give the same command again") from error
 
 
-def _given_up(plan: RecoveryPlan) -> dict[int, list[GivenUp]]:
-    """By this recovery and those before it."""
-    before = given_up_in(plan.nodes)
-    now = {p: verdict.given_up for p, verdict in plan.decided.items()}
-    return {p: [*before.get(p, ()), *([each] if each is not None else [])] for p, each in now.items()}
-
-
 def read_recovered(directory: str) -> tuple[uuid.UUID, RecoveredNodes] | None:
     """(the cluster's key, its nodes) of what was recovered and not brought up yet; None: nothing was. StorageError."""
     path = Path(directory) / RECOVERED
     try:
         fields: dict[str, Any] = json.loads(path.read_text())
+        if fields.get("kind") == _UNFINISHED:
+            raise StorageError(f"the recovery that began {path} was not finished; give waltz recover --apply again")
         if (fields.get("kind"), fields.get("version")) != (_KIND, _VERSION):
             raise ValueError(f"it is no {_KIND} of version {_VERSION}")
         nodes = RecoveredNodes(
@@ -301,7 +337,7 @@ def _number_of(directory: str) -> int:
 
 def _remembered(disk: OsDisk, numbers: Mapping[int, str]) -> tuple[str, uuid.UUID, int, dict[int, dict[str, Any]]]:
     """(the cluster's name, its key, the replica that knows most recently, what each remembers)."""
-    keys = {r: read_control_image(disk, directory).cluster_key for r, directory in numbers.items()}
+    keys = {r: _key_of(disk, directory) for r, directory in numbers.items()}
     if len(set(keys.values())) != 1:
         listed = ", ".join(f"{numbers[r]} {key}" for r, key in sorted(keys.items()))
         raise InvalidInput(f"these are replicas of different clusters: {listed or 'none was given'}")
@@ -315,6 +351,16 @@ def _remembered(disk: OsDisk, numbers: Mapping[int, str]) -> tuple[str, uuid.UUI
         )
     newest = max(memories, key=lambda r: int(memories[r]["seen_ms"]))
     return str(memories[newest]["name"]), key, newest, memories
+
+
+def _key_of(disk: OsDisk, directory: str) -> uuid.UUID:
+    try:
+        return read_control_image(disk, directory).cluster_key
+    except ControlFileMissing as error:
+        raise InvalidInput(
+            f"{directory} holds no replica's files: is its disk mounted? If they are lost, name the other replicas' "
+            "directories, one by one, and with --into the cluster's"
+        ) from error
 
 
 def _sets_of(

@@ -42,9 +42,10 @@ def recover(
     """Rebuild what ZooKeeper had of a cluster from the disks of its replicas; then: waltz up.
 
     Says of each partition what its log is and why. Exit code 1, and nothing is changed, if of some partition no quorum
-    is here, or two disks contradict each other.
+    is here, or two disks contradict each other. Ended in its midst, it is given again.
     """
     from waltz_ray.backup.recovery import apply_recovery, plan_recovery
+    from waltz_ray.cluster_directory import one_at_a_time
 
     if not from_replicas:
         raise InvalidInput("say from what: waltz recover --from-replicas DIR...")
@@ -59,7 +60,9 @@ def recover(
         lost = sum(bool(verdict.lost) for verdict in plan.decided.values())
         with_loss = f", and records of {lost} of its partitions are given up" if lost else ""
         confirmed(f"cluster {plan.name} is from now on what was told of these disks{with_loss}", yes)
-        with progress_line(as_json) as progress:
+        if not Path(target).is_dir():
+            raise InvalidInput(f"{target} is not a directory; say with --into which was the cluster's")
+        with progress_line(as_json) as progress, one_at_a_time(target, progress):
             apply_recovery(plan, target, progress)
     if as_json:
         print_data(_plain(plan, done))

@@ -57,13 +57,15 @@ class CopyFacts:
 class Belief:
     """``x``: where the log ends. ``keep``: replica -> the last ID of its log that is right; ``roster``: what ZooKeeper
     is to have. ``lost``: the first and last IDs of records that were, or may have been, committed and are lost; last
-    None = nobody can tell how many."""
+    None = nobody can tell how many. ``cut_with_loss``: some of them are here, and are cut: who looks again finds
+    nothing of them."""
 
     x: int
     keep: Mapping[int, int]
     roster: Roster
     why: str
     lost: tuple[tuple[int, int | None], ...] = ()
+    cut_with_loss: bool = False
 
     @property
     def given_up(self) -> GivenUp | None:
@@ -163,6 +165,7 @@ class _Disks:
             worse = min(one, other, key=lambda r: (self._here[r].session_id, ends[r], -r))
             lost.append((at, ends[worse]))
             ends[worse] = at - 1
+        disputed = bool(lost)
         best = max(ends, key=lambda r: (ends[r], self._here[r].session_id, -r), default=None)
         x = NO_TRANSACTION if best is None else ends[best]
         marked = max((copy.low_water_mark for copy in self._here.values()), default=NO_TRANSACTION)
@@ -171,7 +174,7 @@ class _Disks:
         if without_quorum or marked > x:
             lost.append((x + 1, None if without_quorum else marked))
         keep = {r: min(copy.last_id, self._agrees(best, r), x) for r, copy in self._here.items()}
-        return Belief(x, keep, self._roster(keep, x), self._why(x, keep), tuple(lost))
+        return Belief(x, keep, self._roster(keep, x), self._why(x, keep), tuple(lost), disputed)
 
     def _dispute(self, ends: dict[int, int]) -> tuple[int, int, int] | None:
         """Two that differ where both may be right, and where. Where a mark vouches for one of them, it is settled."""
