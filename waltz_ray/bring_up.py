@@ -52,7 +52,15 @@ from waltz_ray.finding.ray_lookup import MANAGER, find_actor, namespace_of, reac
 from waltz_ray.guarding import guards_of_file, guards_with_rights
 from waltz_ray.interruption import interruptible, undisturbed, undisturbed_moment
 from waltz_ray.readiness import cluster_status, missing
-from waltz_ray.recording import as_recorded, check_same, initialise, known_in, with_all_layers, with_layers
+from waltz_ray.recording import (
+    as_recorded,
+    check_may_start,
+    check_same,
+    initialise,
+    known_in,
+    with_all_layers,
+    with_layers,
+)
 from waltz_ray.runtime.status import ClusterStatus
 from waltz_ray.security.addresses import check_addresses
 from waltz_ray.security.secret_file import make_secret
@@ -140,6 +148,8 @@ class _Attempt:
             self._others_actors = self._found.running or bool(running_actors(self._config.name))
             was_running = self._found.running and find_actor(self._config.name, MANAGER) is not None
             info = self._record()
+            if not was_running:
+                check_may_start(self._known)
             self._check_wanted(from_json(info.settings).config)
             kv, topics = with_layers(self._known, self._config)
             status = self._start(info, kv, topics, was_running)
@@ -279,11 +289,10 @@ class _Attempt:
         while self._others_actors and find_actor(name, MANAGER) is not None:
             try:
                 return str(ask(name, MANAGER, "location", self._left_s())["cluster_key"])
-            except RuntimeEnvFailed:
-                raise
             except ClusterNotFound as error:
+                why = _why_silent(error)
                 if time.monotonic() > self._deadline:
-                    raise PartitionNotReady(f"cluster {name!r} was not up in time: {error}") from error
+                    raise PartitionNotReady(f"cluster {name!r} was not up in time: {why}") from error
             time.sleep(_POLL_S)
         return ""
 
@@ -295,14 +304,19 @@ class _Attempt:
         """Where its ZooKeeper is. CoordinationError if there is none."""
         try:
             return str(ask(self._known.name, ZOOKEEPER, "connect_string", self._left_s()))
-        except RuntimeEnvFailed:
-            raise  # nothing of ours has begun
         except ClusterNotFound as error:
-            log = f"{zookeeper_directory(self._known.directory)}/zookeeper.log"
+            why, log = _why_silent(error), f"{zookeeper_directory(self._known.directory)}/zookeeper.log"
             raise CoordinationError(
-                f"ZooKeeper does not start: {error}; look into {log}{_log_of_environment()}, or give --timeout more "
+                f"ZooKeeper does not start: {why}; look into {log}{_log_of_environment()}, or give --timeout more "
                 "seconds"
             ) from error
+
+
+def _why_silent(error: ClusterNotFound) -> str:
+    """Why an actor gives no answer yet. One that Ray cannot even begin never will: RuntimeEnvFailed is raised again."""
+    if isinstance(error, RuntimeEnvFailed):
+        raise error
+    return str(error)
 
 
 def _log_of_environment() -> str:
@@ -343,10 +357,8 @@ def _start_and_wait(known: ClusterFile, kv: int, topics: int, progress: Progress
             waiting = missing(status, kv, topics)
             if not waiting:
                 return status
-        except RuntimeEnvFailed:
-            raise
         except ClusterNotFound as error:
-            waiting = [str(error)]
+            waiting = [_why_silent(error)]
         text = f"waiting for {waiting[0]}" + (f" and {len(waiting) - 1} more" if len(waiting) > 1 else "")
         if text != last:
             progress(text)

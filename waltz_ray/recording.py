@@ -20,14 +20,22 @@ from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.snapshot import plant_recovered
 from waltz_ray.coordination.space_store import SpaceStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import ClusterMismatch, ClusterNotFound, WaltzError
+from waltz_ray.errors import ClusterMismatch, ClusterNotFound, WaltzError, ZooKeeperRefused
 from waltz_ray.finding import cluster_file
 from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.protocol.placement import NodeView, place_replicas
 from waltz_ray.protocol.replica_sets import locate
 from waltz_ray.protocol.spaces import KV_SPACE, OFFSETS_PARTITIONS, OFFSETS_SPACE, Space
 
-__all__ = ["as_recorded", "check_same", "initialise", "known_in", "with_all_layers", "with_layers"]
+__all__ = [
+    "as_recorded",
+    "check_may_start",
+    "check_same",
+    "initialise",
+    "known_in",
+    "with_all_layers",
+    "with_layers",
+]
 
 
 def known_in(config: ClusterConfig) -> ClusterFile:
@@ -115,6 +123,18 @@ def initialise(known: ClusterFile, config: ClusterConfig) -> ClusterInfo:
         if known.key:  # who was killed behind the planting has left it: what is old by now must not be planted again
             forget_recovered(known.directory)
         return info
+    finally:
+        client.close()
+
+
+def check_may_start(known: ClusterFile) -> None:
+    """ZooKeeperRefused if this process may only read the nodes, and so the processes that it would start, too: they
+    are known to ZooKeeper by the same environment, and none would ever serve."""
+    client = KazooZooKeeper(known.zookeeper)
+    try:
+        ClusterStore(client, known.name).check_may_change()
+    except ZooKeeperRefused as error:
+        raise ZooKeeperRefused(f"cluster {known.name!r} cannot be started from here: {error}") from error
     finally:
         client.close()
 

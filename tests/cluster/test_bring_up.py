@@ -31,6 +31,7 @@ from waltz_ray.errors import (
     RayNotRunning,
     RuntimeEnvFailed,
     VersionMismatch,
+    ZooKeeperRefused,
 )
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.finding.cluster_file import ClusterFile, LocalRay
@@ -424,6 +425,27 @@ def test_nobody_waits_for_the_actor_that_looks_after_a_zookeeper_which_runs_alre
         *("its directory", "ZooKeeper's process", "Ray", "cluster-manager", "replicas and servers", "zookeeper"),
         *("everything serves", "zookeeper: connect_string"),
     ]
+
+
+def test_who_may_only_read_the_nodes_is_told_before_anything_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``waltz up`` from a shell without the name and password: its actors would be as little known, and never serve."""
+
+    class Reader(MemoryZooKeeper):
+        def set(self, path: str, data: bytes, version: int) -> int:
+            raise ZooKeeperRefused("only who knows the password may do that")
+
+    config, server = ClusterConfig("c", str(tmp_path), zookeeper="z:1"), MemoryZooKeeperServer()
+    settings = to_json(Settings(config, dict.fromkeys(range(config.replicas), "CPU")))
+    ClusterStore(server.client(), "c").initialize(config.partitions, range(config.replicas), settings)
+    monkeypatch.setattr(recording, "KazooZooKeeper", lambda hosts: Reader(server))
+    rays = SomebodysRay(monkeypatch, [], KeyboardInterrupt())
+    began: list[str] = []
+    monkeypatch.setattr(bringing_up, "_ensure_manager", lambda known: began.append("the manager"))
+    with pytest.raises(ZooKeeperRefused, match="cluster 'c' cannot be started from here: only who knows"):
+        bring_up(config, "h:1")
+    assert (began, rays.taken_down) == ([], ["h:1"])
 
 
 def test_a_port_that_is_not_used_is_warned_of() -> None:

@@ -103,6 +103,7 @@ def test_others_find_the_cluster_and_change_nothing(
         assert client.get(f"{topics}/flow")[0] == b"{}"
         assert other.next_client_id() != owner.next_client_id()
         for change in (
+            other.check_may_change,
             lambda: other.set_assignment(Assignment(), other.assignment()[1]),
             lambda: other.access.replace(b"{}", 0),
             lambda: other.access.remove(0),
@@ -140,6 +141,8 @@ def test_a_second_process_of_the_cluster_may_everything(owner: ClusterStore, zoo
     client = KazooZooKeeper(zookeeper_server, access=OWNER)
     try:
         again = ClusterStore(client, owner.cluster)
+        again.check_may_change()
+        assert again.info() == owner.info(), "it is only looked at"
         again.set_assignment(Assignment(), again.assignment()[1])
         assert again.access.replace(b"{}", -1)
     finally:

@@ -54,6 +54,7 @@ from waltz_ray.wire.znodes import AssignmentNode, ServerDescriptor
 __all__ = ["ClusterInfo", "ClusterStore", "AnnouncedReplica", "Watches"]
 
 _LAST_ID = (1 << 31) - 1  # of an int
+_NO_VERSION = (1 << 31) - 1  # which no node ever has
 
 
 class AnnouncedReplica(NamedTuple):
@@ -166,6 +167,14 @@ class ClusterStore:
         """How many partitions there are now: their number only grows, ``info`` tells what it was."""
         self.info()
         return read_info(self._zookeeper, self._root)[0].partitions
+
+    def check_may_change(self) -> None:
+        """ZooKeeperRefused if this client may only read the cluster's nodes. Nothing is changed."""
+        path = self._root + "/store/cluster"
+        try:
+            self._zookeeper.set(path, b"", _NO_VERSION)  # who may do it is looked at before the version is
+        except VersionConflict:
+            return
 
     def recovery(self) -> str:
         """Which recovery from the disks has made the cluster's nodes: another text each time; "" if none has. What was
