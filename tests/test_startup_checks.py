@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from waltz_ray import deployment, guarding
+from waltz_ray.actors.settings import Settings, to_json
 from waltz_ray.bring_up import bring_up
 from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, StorageConfig, TopicConfig
+from waltz_ray.coordination.cluster_store import ClusterStore
+from waltz_ray.coordination.memory import MemoryZooKeeperServer
+from waltz_ray.deployment import applying
+from waltz_ray.deployment.file import parse
 from waltz_ray.errors import ConfigError, InvalidInput, SecretUnusable
 from waltz_ray.finding import cluster_file
+from waltz_ray.finding.cluster_file import ClusterFile, LocalRay
 from waltz_ray.security.certificates import make_certificates
 from waltz_ray.startup_checks import check_files, check_ports, check_settings
 
@@ -131,3 +139,32 @@ def test_nothing_is_started_with_a_file_that_cannot_be_used(config: ClusterConfi
     with pytest.raises(InvalidInput, match="no JSON"):
         bring_up(config, progress=said.append)
     assert said == []
+
+
+def test_certificates_that_come_later_are_looked_at_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By ``waltz apply``, where all processes are on this machine: the first restart would stand still for minutes."""
+    make_certificates(tmp_path, ["db.example.org"], [], 2)
+    make_certificates(tmp_path / "good", ["127.0.0.1"], [], 2)
+    config = ClusterConfig("c", str(tmp_path), zookeeper="z:1")
+    server = MemoryZooKeeperServer()
+    settings = to_json(Settings(config, dict.fromkeys(range(config.replicas), "CPU")))
+    ClusterStore(server.client(), "c").initialize(config.partitions, range(config.replicas), settings)
+    for module in (applying, guarding):
+        monkeypatch.setattr(module, "KazooZooKeeper", lambda hosts: server.client())
+
+    def compared(directory: str, more: str = "") -> list[str]:
+        files = {"tls_certificate": "server.pem", "tls_key": "server.key", "tls_authority": "authority.pem"}
+        tls = ", ".join(f"{name}: {directory}/{file}" for name, file in files.items())
+        text = f"name: c\ndirectory: {tmp_path}\nzookeeper: z:1\nstorage: {{{tls}}}\n{more}"
+        return [each.what for each in deployment.compare(parse(text, "f"))]
+
+    of_ours = LocalRay("h:1", "", os.getpid(), 1.0, str(tmp_path))
+    for ray in (None, of_ours):
+        cluster_file.write(ClusterFile("c", str(tmp_path), 4, 3, 2, address="h:1", zookeeper="z:1", ray=ray))
+        assert compared(f"{tmp_path}/good") == ["storage.tls_certificate", "storage.tls_key", "storage.tls_authority"]
+        if ray is None:
+            compared(str(tmp_path))  # on other machines
+    with pytest.raises(ConfigError, match=r"the certificate of storage .* would not be believed at 127\.0\.0\.1"):
+        compared(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"the files of storage for TLS .* cannot be used: No such file"):
+        compared("/nobody")

@@ -15,7 +15,15 @@ from waltz_ray.runtime.status import ActorState, ClusterStatus
 from waltz_ray.security.addresses import check_addresses
 from waltz_ray.security.client_rights import check_rights_can_hold, read_rights
 
-__all__ = ["check_files", "check_layers_come_in", "check_ports", "check_settings", "troubles", "unused_settings"]
+__all__ = [
+    "check_files",
+    "check_layers_come_in",
+    "check_ports",
+    "check_settings",
+    "tls_files",
+    "troubles",
+    "unused_settings",
+]
 
 _CHANGED_BY = "waltz apply changes settings of a cluster that runs (docs/deployment.md)"
 
@@ -44,6 +52,11 @@ def check_files(config: ClusterConfig, here: bool) -> None:
         _check_certificates(config)
     if here and config.rights_file:
         read_rights(Path(config.rights_file))
+
+
+def tls_files(config: ClusterConfig) -> list[str]:
+    """Every path that is set for TLS, "" where none is: equal lists are of the same files."""
+    return [getattr(getattr(config, section), name, "") for section in SECTIONS for name in _TLS_FILES]
 
 
 def _check_tls(section: str, files: Mapping[str, str]) -> None:
@@ -108,11 +121,13 @@ def check_ports(config: ClusterConfig) -> None:
             )
 
 
-def check_settings(wanted: ClusterConfig, zookeeper: str, nodes: Iterable[str], insecure: bool) -> None:
+def check_settings(
+    wanted: ClusterConfig, zookeeper: str, nodes: Iterable[str], insecure: bool, here: bool = False
+) -> None:
     """ConfigError or InvalidInput if the cluster, which runs, cannot have these settings, as of a new one: its actors
     would be refused, or strangers let in. ``wanted.rights_file``: of rights that come with them; ``nodes``: addresses
-    of Ray's nodes, as far as they are known."""
-    check_files(wanted, here=False)
+    of Ray's nodes, as far as they are known; ``here``: as of ``check_files``."""
+    check_files(wanted, here)
     check_layers_come_in(wanted)
     check_ports(wanted)
     guards = guards_with_rights(zookeeper, replace(wanted, rights_file=""))

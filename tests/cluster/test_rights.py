@@ -176,7 +176,11 @@ def test_a_token_from_a_file(
     assert access("set", rights=RIGHTS) == 0
     assert access("token", "loader", str(file)) == 0
     assert file.stat().st_mode & 0o777 == 0o600
-    capsys.readouterr()
+    said = capsys.readouterr().err
+    assert "note: loader is a new client, and may only what everybody may until access set gives it rights" in said
+    assert said.endswith("there were: appender, reader\n")
+    assert access("token", "loader", str(tmp_path / "next.token")) == 0
+    assert "note" not in capsys.readouterr().err
     assert access("show") == 0
     said = capsys.readouterr().out
     assert file.read_text().strip() not in said

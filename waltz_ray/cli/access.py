@@ -147,6 +147,13 @@ def token(
             file.unlink()
             raise
     typer.echo(f"client {client} has a token, in {file}; its older ones go on until they are taken out: access set")
+    if client not in rules.clients:
+        known = ", ".join(sorted(rules.clients)) or "none"
+        typer.echo(
+            f"note: {client} is a new client, and may only what everybody may until access set gives it rights; there "
+            f"were: {known}",
+            err=True,
+        )
 
 
 @_access.command()
