@@ -41,6 +41,7 @@ class Cluster:
     done: list[str] = field(default_factory=list)
     servers: tuple[int, ...] = (0, 1)
     interrupt_at: int = 10**9
+    lock_lost_at: int = 10**9
     broken: str = ""
     on_change: Callable[[], object] = lambda: None
     _starting: dict[str, int] = field(default_factory=dict)
@@ -96,10 +97,14 @@ class Cluster:
         self.drained.discard(server)
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> Iterator[Callable[[], None]]:
         if self.broken == "lock":
             raise CoordinationError("the admin lock is held by rebalance, pid 7")
-        yield
+        yield self.check_lock
+
+    def check_lock(self) -> None:
+        if len(self.done) >= self.lock_lost_at:
+            raise CoordinationError("the admin lock was lost")
 
 
 @pytest.fixture(autouse=True)
@@ -201,6 +206,34 @@ def test_nothing_is_started_again_while_something_does_not_serve(store: UpgradeS
 def test_one_upgrade_at_a_time(store: UpgradeStore) -> None:
     with pytest.raises(CoordinationError, match="held by rebalance"):
         run(store, Cluster(broken="lock"))
+
+
+@pytest.mark.parametrize("at", range(len(WHOLE) + 1))
+def test_who_has_lost_the_lock_does_nothing_more(store: UpgradeStore, at: int) -> None:
+    """Stopped for longer than its session: somebody else goes on by then, and two would be down at a time."""
+    cluster = Cluster(lock_lost_at=at)
+    with pytest.raises(CoordinationError, match="was lost"):
+        run(store, cluster)
+    assert cluster.done == WHOLE[:at]
+    left = store.read()
+    assert (left is None) == (at == 0)
+    cluster.lock_lost_at = 10**9
+    run(store, cluster)
+    assert list(dict.fromkeys(cluster.done)) == WHOLE, "a server that was kept already is kept"
+    assert (cluster.drained, store.read()) == (set(), None)
+
+
+def test_who_has_lost_the_lock_while_it_waited_for_the_stuck_does_nothing(store: UpgradeStore) -> None:
+    cluster, now = Cluster(broken="server/0", lock_lost_at=0), iter(range(10_000))
+
+    def begin(upgrade: RollingUpgrade) -> None:
+        raise AssertionError("somebody else has begun something")
+
+    with pytest.raises(CoordinationError, match="was lost"):
+        change_settings_of_stuck(
+            store, cluster, {"server"}, begin, lambda text: None, 5, lambda s: None, lambda: next(now)
+        )
+    assert cluster.done == []
 
 
 Kinds = frozenset[str]

@@ -366,8 +366,9 @@ class Members(ClusterHandle):
 
     # ---- common
 
-    def admin_lock(self, what: str) -> AbstractContextManager[None]:
-        """Of ``what`` changes the cluster: one does at a time. CoordinationError names another one that does now."""
+    def admin_lock(self, what: str) -> AbstractContextManager[Callable[[], None]]:
+        """Of ``what`` changes the cluster: one does at a time. CoordinationError names another one that does now.
+        What it gives raises CoordinationError once the lock is lost."""
         return self._store.admin_lock(what)
 
     def _changed(self, members: ClusterMembers) -> None:
@@ -386,7 +387,7 @@ class Members(ClusterHandle):
         except (InvalidInput, StorageError) as error:
             log.warning("the change was made, and is not noted in the directory until the next waltz up: %s", error)
 
-    def _planning(self, what: str) -> AbstractContextManager[None]:
+    def _planning(self, what: str) -> AbstractContextManager[object]:
         """Two plans at a time would not know of each other."""
         return self._store.admin_lock(f"{what}, pid {os.getpid()}")
 

@@ -49,8 +49,9 @@ class UpgradeHands(Protocol):
 
     def keep(self, server: int) -> None: ...
 
-    def lock(self) -> AbstractContextManager[None]:
-        """Nobody else changes the cluster meanwhile. CoordinationError if somebody does."""
+    def lock(self) -> AbstractContextManager[Callable[[], None]]:
+        """Nobody else changes the cluster meanwhile. CoordinationError if somebody does; what it gives raises that once
+        somebody else may."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,8 @@ def upgrade_rolling(
 
     PartitionNotReady, naming what is missing, if a step takes longer than ``step_s``; the same call goes on later.
     """
-    run = _Run(store, hands, progress, step_s, sleep, clock)
-    with hands.lock():
-        return run.all()
+    with hands.lock() as check_lock:
+        return _Run(store, hands, progress, step_s, sleep, clock, check_lock).all()
 
 
 def change_settings(
@@ -107,8 +107,9 @@ def change_settings(
     A change: the kinds of these actors, and what keeps the settings and the beginning of the upgrade, both or none
     (``SettingsStore.change``). An upgrade that was interrupted is finished first. Raises as ``upgrade_rolling``.
     """
-    run, restarted = _Run(store, hands, progress, step_s, sleep, clock), list[str]()
-    with hands.lock():
+    restarted = list[str]()
+    with hands.lock() as check_lock:
+        run = _Run(store, hands, progress, step_s, sleep, clock, check_lock)
         if store.read() is not None:
             restarted += run.all().restarted
         for kinds, begin in changes:
@@ -133,7 +134,7 @@ def change_settings_of_stuck(
     These actors are started again at once, in no order; the upgrade that ``begin`` keeps, in the place of one that is
     under way, has everybody else. Nothing is done where all serve, or there is no manager.
     """
-    with hands.lock():
+    with hands.lock() as check_lock:
         deadline, told = clock() + wait_s, list[str]()
         while stuck := _not_serving(view := hands.look(), kinds):
             if clock() <= deadline:
@@ -143,6 +144,7 @@ def change_settings_of_stuck(
                 sleep(_POLL_S)
                 continue
             assert view is not None
+            check_lock()
             processes, under_way = processes_of(view), store.read() or RollingUpgrade()
             reading = {name for name in processes if name.partition("/")[0] in kinds}
             names = in_order(reading | set(under_way.left(processes)))
@@ -179,6 +181,7 @@ class _Run:
     step_s: float
     sleep: Callable[[float], None]
     clock: Callable[[], float]
+    check_lock: Callable[[], None]
 
     def all(self) -> UpgradeResult:
         self.upgrade = self.store.read() or self._begun()
@@ -195,6 +198,7 @@ class _Run:
             restarted.append(actor)
         self._say = "the last"
         view = self._whole()
+        self.check_lock()
         self.store.end()
         return UpgradeResult(tuple(restarted), _versions(view))
 
@@ -203,7 +207,7 @@ class _Run:
         self._say = "beginning"
         before = {name: pid for name, pid in processes_of(self._whole()).items() if pid is not None}
         upgrade = RollingUpgrade(before)
-        self.store.write(upgrade)
+        self._noted(upgrade)
         return upgrade
 
     def planned(self, kinds: Container[str]) -> RollingUpgrade:
@@ -230,6 +234,7 @@ class _Run:
             self._until(lambda view: f"server {server} still has partitions" if _has(view, server) else "")
             self._whole()
         self.progress(f"{self._say}: is started again")
+        self.check_lock()
         self.hands.restart(actor)
         before = self.upgrade.before[actor]
         self._until(lambda view: "" if processes_of(view).get(actor) not in (None, before) else "no new process yet")
@@ -239,11 +244,13 @@ class _Run:
     def _kept(self) -> None:
         drained = self.upgrade.drained
         assert drained is not None
+        self.check_lock()
         if drained in self.hands.members().servers:  # while it was drained anybody could remove it
             self.hands.keep(drained)
         self._noted(self.upgrade.draining(None))
 
     def _noted(self, upgrade: RollingUpgrade) -> None:
+        self.check_lock()
         self.store.write(upgrade)
         self.upgrade = upgrade
 
@@ -312,7 +319,7 @@ class _Hands:
     def keep(self, server: int) -> None:
         self._members.keep_server_under_lock(server)
 
-    def lock(self) -> AbstractContextManager[None]:
+    def lock(self) -> AbstractContextManager[Callable[[], None]]:
         return self._members.admin_lock(f"upgrade, pid {os.getpid()}")
 
 

@@ -281,6 +281,21 @@ def test_the_admin_lock_is_held_by_one(harness: Harness, store: ClusterStore, zo
     assert zookeeper.exists(f"/{root}/store/admin") is None
 
 
+def test_who_has_lost_the_admin_lock_with_the_session_is_told_and_leaves_it_to_others(
+    harness: Harness, store: ClusterStore, root: str
+) -> None:
+    late = harness.client()
+    with ClusterStore(late, root).admin_lock("ann") as check_held:
+        check_held()
+        harness.expire(late)
+        with (
+            store.admin_lock("bob"),
+            pytest.raises(CoordinationError, match=r"was lost with the session|SessionExpired"),
+        ):
+            check_held()
+    assert store.zookeeper.exists(f"/{root}/store/admin") is None
+
+
 class Contender:
     """Records what its leadership goes through."""
 

@@ -468,8 +468,11 @@ class ClusterStore:
         return self._holder(self._root + "/store/leader")
 
     @contextmanager
-    def admin_lock(self, identity: str) -> Iterator[None]:
-        """Held by one operator command at a time. CoordinationError names the holder; it does not wait."""
+    def admin_lock(self, identity: str) -> Iterator[Callable[[], None]]:
+        """Held by one operator command at a time. CoordinationError names the holder; it does not wait.
+
+        What it gives raises CoordinationError once the lock is lost, with the session of ZooKeeper: who needs minutes
+        asks before each step."""
         path = self._root + "/store/admin"
         try:
             self._zookeeper.create(path, to_json({"identity": identity}), ephemeral=True)
@@ -478,8 +481,17 @@ class ClusterStore:
             raise CoordinationError(
                 f"cluster {self.cluster!r}: the admin lock is held by {holder}; try again when that is done"
             ) from error
+
+        def check_held() -> None:
+            if self._zookeeper.owner(path) != self._zookeeper.session_id:
+                raise CoordinationError(
+                    f"cluster {self.cluster!r}: the admin lock was lost with the session of ZooKeeper, which had not "
+                    "heard of this process for too long (was it stopped?), and somebody else may have it by now; "
+                    "nothing more is done, and the same command goes on"
+                )
+
         try:
-            yield
+            yield check_held
         finally:
             release(self._zookeeper, path)
 
