@@ -641,6 +641,21 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "r") == ["x"]
 
 
+def test_two_that_restore_into_one_directory_leave_it_to_the_faster_one(tmp_path: Path) -> None:
+    """Its cluster may have been brought up by the time that the other one has looked at the backup."""
+    target, into = backed_up(tmp_path / "b"), tmp_path / "r"
+
+    class Slower(Quiet):
+        def begin(self, what: str, total: int) -> None:
+            super().begin(what, total)
+            if len(self.stages) == 1:
+                restore(target, str(into), Quiet())
+
+    with pytest.raises(InvalidInput, match="is not empty"):
+        restore(target, str(into), Slower())
+    assert read_restored(into) is not None, "it is whole"
+
+
 def damaged(target: Target, folder: Path, how: str) -> str:
     """Which object was damaged."""
     manifest = newest(target)

@@ -106,6 +106,7 @@ def restore(
     documents = manifest.documents or {}
     seed = Seed(uuid.uuid4(), manifest.spaces, *ids, generations, trim_marks, hold, sets, documents)
     restored = RestoredCluster(config, seed, ends, target.shown)
+    _check_empty(into)  # once more: to look at the backup may take hours, and somebody else restores there, too
     try:
         make_directories(into, 0o755)
         write_restored(into, restored)
