@@ -21,6 +21,7 @@ from waltz_ray.errors import CoordinationError, InvalidInput, StorageError
 from waltz_ray.finding import cluster_file
 from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.members import Members
+from waltz_ray.protocol.placement import Assignment, Owner
 from waltz_ray.protocol.rolling import RollingUpgrade
 
 
@@ -160,6 +161,43 @@ def test_a_partition_whose_space_is_being_made_is_waited_for(tmp_path: Path) -> 
 
     members.wait_until_moved([2], progress, 30)
     assert told == ["0 of 1 partitions are moved; partition 2: its space is being made"]
+
+
+def test_who_waits_is_told_that_somebody_else_has_wanted_something_else_meanwhile(tmp_path: Path) -> None:
+    """Else it would be told that it is done, or wait for an hour for what nobody wants any more."""
+    members = OwnMembers(tmp_path)
+    moves = members.store.moves
+
+    def waiting(wait: Callable[..., None], *what: Any, does: Callable[[], object]) -> None:
+        def progress(text: str) -> None:
+            does()
+            moves.forget(range(2))  # what the manager does when all are where they are to be
+
+        with pytest.raises(CoordinationError) as refused:
+            wait(*what, progress, 30)
+        told.append(str(refused.value))
+
+    told = list[str]()
+    members.drain_replica(0)
+    waiting(members.wait_until_replica_has_none, 0, does=lambda: members.keep_replica(0))
+    members.move([1], [1, 2, 3])
+    waiting(members.wait_until_on, [1], [1, 2, 3], does=lambda: members.move([1], [0, 2, 3]))
+    members.store.set_assignment(Assignment({0: Owner(0, 1)}, {}), members.store.assignment()[1])
+    members.prefer([0], 1)
+    waiting(members.wait_until_served, [0], 1, does=lambda: members.prefer([0], 0))
+    members.prefer([0], 1)
+    waiting(members.wait_until_served, [0], 1, does=lambda: members.drain_server(1))
+    members.keep_server(1)
+    members.drain_server(0)
+    waiting(members.wait_until_server_has_none, 0, does=lambda: members.keep_server(0))
+    here = ", ".join(map(str, sorted(members.sets()[1])))
+    assert told == [
+        "replica 0 stays: somebody else has said so meanwhile (waltz replica drain 0 --cancel)",
+        f"partition 1 is on replicas {here}, not 1, 2, 3: somebody else has moved it meanwhile",
+        "partition 0 is to be served by another server: somebody else has said so meanwhile",
+        "server 1 is given nothing: somebody else has drained it meanwhile",
+        "server 0 stays: somebody else has said so meanwhile (waltz server drain 0 --cancel)",
+    ]
 
 
 def test_no_replica_is_removed_while_a_manager_may_be_about_to_give_it_a_partition(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from waltz_ray.actors.settings import as_of, from_json
 from waltz_ray.client.application import checked_int
 from waltz_ray.client.time_limits import checked_timeout
 from waltz_ray.coordination.upgrade_store import UpgradeStore
-from waltz_ray.errors import InvalidInput, NoNode, PartitionNotReady, StorageError
+from waltz_ray.errors import CoordinationError, InvalidInput, NoNode, PartitionNotReady, StorageError
 from waltz_ray.finding import cluster_file
 from waltz_ray.handle import ClusterHandle
 from waltz_ray.protocol import set_plans
@@ -322,12 +322,45 @@ class Members(ClusterHandle):
 
         self._wait(left, progress, timeout)
 
+    def wait_until_on(
+        self, partitions: Sequence[int], replicas: Iterable[int], progress: Progress, timeout: float
+    ) -> None:
+        """Until these partitions are on exactly these replicas, as ``move`` has asked for. CoordinationError if
+        somebody else has wanted it otherwise meanwhile."""
+        self.wait_until_moved(partitions, progress, timeout)
+        now, wanted = self.sets(), frozenset(replicas)
+        for p in partitions:
+            if p in now and now[p] != wanted:  # else its space was deleted
+                raise CoordinationError(
+                    f"partition {p} is on replicas {_listed(now[p])}, not {_listed(wanted)}: somebody else has moved "
+                    "it meanwhile"
+                )
+
+    def wait_until_replica_has_none(self, number: int, progress: Progress, timeout: float) -> None:
+        """Until no partition is on this replica, which is drained. CoordinationError if somebody else has said
+        meanwhile that it stays."""
+        number = _replica(number)
+        self.wait_until_moved([p for p, one in self.sets().items() if number in one], progress, timeout)
+        members = self.membership
+        if number in members.places and number not in members.draining_replicas:
+            raise CoordinationError(
+                f"replica {number} stays: somebody else has said so meanwhile (waltz replica drain {number} --cancel)"
+            )
+
     def wait_until_served(self, partitions: Iterable[int], server: int, progress: Progress, timeout: float) -> None:
-        """Until these partitions are this server's, and open there."""
+        """Until these partitions are this server's, which they prefer, and open there. CoordinationError if that is
+        nothing that is wanted any more: somebody else has said so meanwhile."""
         waiting = sorted(partitions)
 
         def left() -> str:
             assignment, _ = self._store.assignment()
+            members, preferred = self.membership, self._store.preferred(server)
+            if server not in members.servers or server in members.draining_servers:
+                raise CoordinationError(f"server {server} is given nothing: somebody else has drained it meanwhile")
+            if other := [p for p in waiting if p not in preferred]:
+                raise CoordinationError(
+                    f"partition {other[0]} is to be served by another server: somebody else has said so meanwhile"
+                )
             for p in waiting:
                 owner = assignment.owner(p)
                 if owner is None or owner.server_id != server:
@@ -343,9 +376,15 @@ class Members(ClusterHandle):
         self._wait(left, progress, timeout)
 
     def wait_until_server_has_none(self, number: int, progress: Progress, timeout: float) -> None:
-        """Until no partition is assigned to this server."""
+        """Until no partition is assigned to this server, which is drained. CoordinationError if somebody else has said
+        meanwhile that it stays."""
 
         def left() -> str:
+            members = self.membership
+            if number in members.servers - members.draining_servers:
+                raise CoordinationError(
+                    f"server {number} stays: somebody else has said so meanwhile (waltz server drain {number} --cancel)"
+                )
             has = self._store.assignment()[0].partitions_of(number)
             return f"server {number} still has {len(has)} partitions" if has else ""
 
@@ -407,6 +446,10 @@ class Members(ClusterHandle):
             if p not in there:
                 raise InvalidInput(f"cluster {self.cluster!r} has no partition {p}; waltz status lists them")
         return wanted
+
+
+def _listed(replicas: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(replicas)))
 
 
 def _replica(number: int) -> int:

@@ -138,11 +138,11 @@ def drain_replica(
             show_moves(members.sets(), members.drained(number))
             return
         members.drain_replica(number)
-        row = next(each for each in members.replicas() if each.replica == number)
+        done = f"gives up {sum(number in one for one in members.sets().values())} partitions"
         if not no_wait:
             with progress_line(quiet=False) as progress:
-                members.wait_until_moved(row.partitions, progress, timeout)
-        done = "has no partitions any more" if not no_wait else f"gives up {len(row.partitions)} partitions"
+                members.wait_until_replica_has_none(number, progress, timeout)
+            done = "has no partitions any more"
         typer.echo(f"replica {number} of cluster {members.cluster} {done}; then: waltz replica remove {number}")
 
 

@@ -57,7 +57,7 @@ def move(
             numbers = _numbers(replicas)
             members.move(partitions, numbers)
             if not no_wait:
-                members.wait_until_moved(partitions, progress, timeout)
+                members.wait_until_on(partitions, numbers, progress, timeout)
             where = f"replicas {', '.join(map(str, sorted(numbers)))}"
         listed = ", ".join(map(str, partitions))
         done = "is on its way to" if no_wait else "is on" if replicas else "is served by"
