@@ -8,10 +8,13 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import waltz_ray.backup.restore as restoring
 from tests.backup.memory_source import CLOCK_MS, KEY, BrittleFileSystem, Killed, MemorySource, Quiet, SharedFileSystem
+from tests.cli.test_commands import run as command
 from tests.storage.helpers import records
 from waltz_ray.backup.catalogue import load_piece, read_catalogue
 from waltz_ray.backup.format import Identity, Manifest, piece_of
@@ -20,7 +23,7 @@ from waltz_ray.backup.restore import Cut, restore
 from waltz_ray.backup.restored import read_restored
 from waltz_ray.backup.run import BackupChoices, Summary, back_up, hold_name
 from waltz_ray.backup.target import Target
-from waltz_ray.backup.verify import verify_backup
+from waltz_ray.backup.verify import damages_of, verify_backup
 from waltz_ray.config import StorageConfig
 from waltz_ray.coordination.hold_store import Hold
 from waltz_ray.coordination.seeding import SEED_SESSION
@@ -639,6 +642,24 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"x cannot be restored into: Not a directory"):
         restore(target, str(tmp_path / "r" / "x"), Quiet())
     assert os.listdir(tmp_path / "r") == ["x"]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_who_interrupts_a_restore_is_told_to_remove_what_it_has_begun_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], begun: bool
+) -> None:
+    """While the backup was looked at somebody else may have restored it there, and brought it up."""
+    target, into = backed_up(tmp_path / "b"), tmp_path / "r"
+
+    def interrupted(*arguments: Any) -> None:
+        if not begun:
+            monkeypatch.setattr(restoring, "damages_of", damages_of)
+            restore(target, str(into), Quiet())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(restoring, "_write_replicas" if begun else "damages_of", interrupted)
+    assert command("restore", str(tmp_path / "b"), "--into", str(into)) == 130
+    assert (f"{into} is not whole; remove it" in capsys.readouterr().err) == begun
 
 
 def test_two_that_restore_into_one_directory_leave_it_to_the_faster_one(tmp_path: Path) -> None:

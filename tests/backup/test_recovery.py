@@ -491,6 +491,13 @@ def test_nobody_brings_the_cluster_up_meanwhile(
     assert f"{tmp_path / 'none'} is not a directory" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
 
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(recovery, "apply_recovery", interrupted)
+    assert run(*asked) == 130
+    assert "interrupted: give the same command again, before waltz up" in capsys.readouterr().err
+
 
 def test_what_was_planted_is_not_planted_again_when_zookeeper_is_lost_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -234,7 +233,9 @@ def restore(
     All of the backup is checked before anything is written. Nothing that exists is overwritten.
     """
     from waltz_ray.backup.restore import restore as restored
+    from waltz_ray.backup.restored import read_restored
     from waltz_ray.backup.target import Target
+    from waltz_ray.errors import StorageError
 
     cuts = [parsed_cut(text) for text in until or []]
     place, begin_s = Target.at(target), time.monotonic()
@@ -242,7 +243,9 @@ def restore(
         with interruptible(), BackupProgress(as_json) as shown:
             done = restored(place, into, shown, name, cuts, replicas)
     except KeyboardInterrupt:
-        if Path(into).exists() and any(Path(into).iterdir()):
+        try:
+            read_restored(into)
+        except StorageError:  # else there is nothing of ours, or what somebody else has restored meanwhile
             typer.echo(f"waltz: interrupted: {into} is not whole; remove it", err=True)
         raise
     seconds = time.monotonic() - begin_s

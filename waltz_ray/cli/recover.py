@@ -11,6 +11,7 @@ import typer
 from waltz_ray.cli.common import JsonOption, YesOption, confirmed, print_data, progress_line
 from waltz_ray.cli.inspect import storage_directories
 from waltz_ray.errors import InvalidInput
+from waltz_ray.interruption import interruptible
 
 if TYPE_CHECKING:
     from waltz_ray.backup.recovery import RecoveryPlan
@@ -62,8 +63,12 @@ def recover(
         confirmed(f"cluster {plan.name} is from now on what was told of these disks{with_loss}", yes)
         if not Path(target).is_dir():
             raise InvalidInput(f"{target} is not a directory; say with --into which was the cluster's")
-        with progress_line(as_json) as progress, one_at_a_time(target, progress):
-            apply_recovery(plan, target, progress)
+        try:
+            with interruptible(), progress_line(as_json) as progress, one_at_a_time(target, progress):
+                apply_recovery(plan, target, progress)
+        except KeyboardInterrupt:
+            typer.echo("waltz: interrupted: give the same command again, before waltz up", err=True)
+            raise
     if as_json:
         print_data(_plain(plan, done))
     elif done:
