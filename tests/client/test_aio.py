@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import itertools
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -133,6 +134,29 @@ def test_a_start_that_failed_can_be_made_again(server: FakeServer) -> None:
             await client.start()
         async with client:
             assert await client.append(0, b"x") == 0
+
+    run(test)
+
+
+def test_a_start_that_is_cancelled_watches_nothing(server: FakeServer) -> None:
+    class Slow(FakeDirectory):
+        gate, began, ended = threading.Event(), threading.Event(), threading.Event()
+
+        def watch(self, callback: Callable[[Mapping[int, Location]], None]) -> Callable[[], None]:
+            self.began.set()
+            assert self.gate.wait(PATIENCE_S)
+            super().watch(callback)
+            return self.ended.set
+
+    directory = Slow({0: server})
+
+    async def test() -> None:
+        starting = asyncio.create_task(AsyncWaltzClient(directory, TcpTransport()).start())
+        await until(directory.began.is_set)
+        starting.cancel()
+        await asyncio.wait([starting])
+        directory.gate.set()
+        await until(directory.ended.is_set)
 
     run(test)
 
@@ -299,6 +323,27 @@ def test_a_cancelled_feed_closes_its_connection(server: FakeServer, directory: F
             assert seen == [1, 0, 1]
 
     run(test)
+
+
+def test_a_stop_that_is_cancelled_leaves_no_feed_behind(server: FakeServer, directory: FakeDirectory) -> None:
+    """Wherever that is: it left a connection over which the server went on to feed."""
+
+    async def test() -> int:
+        async with AsyncWaltzClient(directory, TcpTransport()) as client:
+            for turns in itertools.count(1):
+                follower = client.feed(None, follow=True)
+                await until(lambda: len(server.mounts) == 2)
+                stopping = asyncio.create_task(follower.stop())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                stopping.cancel()
+                await asyncio.wait([stopping])
+                await until(lambda: not (server.connections or client._engine._subscriptions))
+                if not stopping.cancelled():
+                    return turns
+        raise AssertionError("unreachable")
+
+    assert run(test) > 2
 
 
 def test_a_feed_that_cannot_begin_to_follow_is_over(directory: FakeDirectory) -> None:

@@ -119,7 +119,7 @@ class AsyncWaltzClient(AsyncReads):
             shell.post(engine.located, locations)
 
         try:
-            self._stop_watching = await asyncio.to_thread(directory.watch, located)
+            self._stop_watching = await opened(lambda: directory.watch(located), lambda stop: stop())
         except (Exception, asyncio.CancelledError):
             engine.begin_to_close()
             try:

@@ -390,10 +390,15 @@ class Engine:
         task.add_done_callback(self._endings.discard)
 
     async def unsubscribe(self, subscription: Subscription) -> None:
-        """On the loop: end. Idempotent; who is cancelled on the way leaves the rest to ``shut_down``."""
+        """On the loop: end. Idempotent; it goes on without who is cancelled on the way."""
         for partition in subscription.partitions.values():
             self._begun.pop(partition, None)
-        await subscription.stop()
+        try:
+            await subscription.stop()
+        except asyncio.CancelledError:
+            if not self.closed:  # else ``shut_down`` does the rest
+                self._abandon(subscription)
+            raise
         self._subscriptions.discard(subscription)
 
     # ---- the end

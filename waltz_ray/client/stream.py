@@ -179,7 +179,12 @@ class StreamPool(Generic[S]):
         tasks = list(self._streams.values())
         for task in tasks:
             task.cancel()  # one that has its stream is not affected
-        for stream in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(stream, ClientStream):
-                stream.close()
-                await stream.over.wait()
+        try:
+            for stream in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(stream, ClientStream):
+                    stream.close()
+                    await stream.over.wait()
+        finally:  # nobody comes back to them, if who waits is cancelled
+            for task in tasks:
+                if task.done() and not task.cancelled() and isinstance(stream := task.result(), ClientStream):
+                    stream.close()

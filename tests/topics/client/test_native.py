@@ -888,6 +888,51 @@ def test_t48_who_is_cancelled_while_he_seeks_goes_on_where_the_group_is(monkeypa
     run(scene())
 
 
+def test_who_is_cancelled_while_he_seeks_leaves_no_feed_behind() -> None:
+    """His client went on being fed what nobody would take."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            await client.producer().send("orders", b"x")
+            log = engine_of(await client._started().logs.of("orders"))
+            consumer = client.consumer("g", "orders")
+
+            async def seeks() -> None:
+                async with consumer:
+                    await pulled(consumer, 1)
+                    await consumer.seek("orders", 0, 0)
+
+            seeking = asyncio.create_task(seeks())
+            await world.until(lambda: bool(consumer._held))
+            (held,) = consumer._held.values()
+            while not held.stopped:
+                await asyncio.sleep(0)
+            seeking.cancel()
+            await asyncio.wait([seeking])
+            assert seeking.cancelled()
+            assert consumer.closed
+            await world.until(lambda: not log._subscriptions)
+
+    run(scene())
+
+
+def test_a_partition_whose_stop_is_cancelled_is_fed_no_more() -> None:
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            log = engine_of(await client._started().logs.of("orders"))
+            async with client.consumer("g", "orders") as consumer:
+                await world.until(lambda: bool(consumer._held))
+                (held,) = consumer._held.values()
+                stopping = asyncio.create_task(held.stop())
+                await asyncio.sleep(0)
+                stopping.cancel()
+                await asyncio.wait([stopping])
+                assert stopping.cancelled()
+                await world.until(lambda: not log._subscriptions)
+
+    run(scene())
+
+
 def test_a_topic_that_is_not_there_is_not_waited_for() -> None:
     async def scene() -> None:
         async with topic_world(partitions=1) as world, world.client() as client:

@@ -368,7 +368,8 @@ class AsyncTopicConsumer(StaysHere):
             await self._begin_again(held, None)
         except (OSError, WaltzError) as error:
             log.info("consumer %s does not go on with %s now: %s", self.client_id, subscription, error)
-            self._forget(subscription)
+            if not self._closed:  # else ``close`` gives it back
+                self._forget(subscription)
 
     async def _offset(self, topic: str, partition: int, to: SeekTo) -> int:
         source = await self._logs.of(topic)

@@ -189,12 +189,14 @@ class HeldPartition:
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._feed is not None:
-            await engine_of(self._source).unsubscribe(self._feed)
-            self._feed = None
-        self._reads.clear()
-        self._tell_all()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:  # for who is cancelled meanwhile, too: perhaps nobody stops it again
+            if self._feed is not None:
+                await engine_of(self._source).unsubscribe(self._feed)
+                self._feed = None
+            self._reads.clear()
+            self._tell_all()
 
     async def give_back(self, within_s: float, finish: bool) -> None:
         """Log out, once what the application has done with is confirmed (``finish``: once it has done with all that it
