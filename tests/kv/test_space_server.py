@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from waltz_ray import compat
 from waltz_ray.config import KvConfig
@@ -98,6 +99,38 @@ def test_a_space_one_of_whose_tasks_has_ended_is_left_and_not_said_to_be_served(
                 server._registration = None
                 await server.close()
                 zookeeper.close()
+
+    asyncio.run(run())
+
+
+def test_a_start_that_is_cancelled_while_it_registers_leaves_no_member_behind(tmp_path: Path) -> None:
+    """Its thread went on, and who was registered served nothing: the space's units were given to nobody."""
+
+    async def run() -> None:
+        async with InMemoryCluster(partitions=4) as cluster:
+            client = await cluster.connect_async()
+            zookeeper = MemoryZooKeeper(MemoryZooKeeperServer())
+            server = SpaceServer(0, "waltz", A_SPACE, client, zookeeper, KvConfig(), tmp_path, lambda error: None)
+            watch, registers, goes_on = server._store.watch_table, threading.Event(), threading.Event()
+
+            def slow(*arguments: Any) -> Any:
+                registers.set()
+                assert goes_on.wait(20)
+                return watch(*arguments)
+
+            server._store.watch_table = slow  # type: ignore[method-assign]
+            starting = asyncio.create_task(server.start(0))
+            await asyncio.to_thread(registers.wait, 20)
+            starting.cancel()
+            await asyncio.wait([starting])
+            closing = asyncio.create_task(server.close())
+            await asyncio.to_thread(lambda: None)  # another thread has had its turn
+            goes_on.set()
+            await closing
+            server._threads.shutdown(wait=True)
+            assert server._store.confirmed_members() == {}
+            assert (server._registration, server._watches) == (None, [])
+            zookeeper.close()
 
     asyncio.run(run())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -89,6 +90,8 @@ class SpaceServer:
         self._lease_thread = ThreadPoolExecutor(1, thread_name_prefix=f"kv-{actor}-{space.name}-lease")
         self._registration: UnitRegistration | None = None
         self._watches: list[Watch] = []
+        self._registering = threading.Lock()  # who is cancelled meanwhile leaves it to go on in its thread
+        self._left = False  # nothing is registered any more
         self._tasks: set[asyncio.Task[None]] = set()
         self._space_log = SpaceLog(engine_of(client), partial(next_client_id_of, client))
         self.node: SpaceNode | None = None
@@ -137,13 +140,17 @@ class SpaceServer:
     async def close(self) -> None:
         """Serve nothing more: registration removed, clients told, projections closed. Idempotent."""
         registration, self._registration = self._registration, None
-        watches, self._watches = self._watches, []
 
         def leave() -> None:
+            with self._registering:
+                self._left = True
+                watches, self._watches = self._watches, []
+                late, self._registration = self._registration, None
             for watch in watches:
                 watch.cancel()
-            if registration is not None:
-                registration.cancel()
+            for each in (registration, late):
+                if each is not None:
+                    each.cancel()
 
         if self._peers is not None:
             await self._peers.leave()
@@ -278,10 +285,13 @@ class SpaceServer:
         def wanted(count: int) -> None:
             self._post(node.actors_wanted, count)
 
-        self._watches.append(self._layers.watch("kv", wanted))
-        self._watches.append(self._store.watch_members(members))
-        self._watches.append(self._store.watch_table(table))
-        self._registration = self._store.register(self._actor, self.endpoint, self._told, boot_s)
+        with self._registering:
+            if self._left:
+                return
+            self._watches.append(self._layers.watch("kv", wanted))
+            self._watches.append(self._store.watch_members(members))
+            self._watches.append(self._store.watch_table(table))
+            self._registration = self._store.register(self._actor, self.endpoint, self._told, boot_s)
 
     def _told(self, event: RegisteredAs | Unregistered) -> None:
         assert self.node is not None
