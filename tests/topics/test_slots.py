@@ -27,6 +27,7 @@ from waltz_ray.topics.records import (
     encode_topic_record,
 )
 from waltz_ray.topics.serving import partition_fold
+from waltz_ray.topics.serving.slot_partition import SlotPartition
 from waltz_ray.topics.slots import SlotSplitting, grown
 
 
@@ -310,6 +311,31 @@ def test_a_topic_that_is_deleted_while_its_partitions_are_closed_breaks_nothing(
             await found.create("bills", 3)
             await found.until_served(1, 2, 3)
             assert node.tasks.broken == ""
+
+    asyncio.run(run())
+
+
+def test_a_partition_whose_task_has_failed_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for ever for what the task was to find out, and nobody said why."""
+    confirm = SlotPartition._confirm_members
+
+    async def fails(partition: SlotPartition) -> None:
+        monkeypatch.setattr(SlotPartition, "_confirm_members", confirm)
+        raise LookupError("a bug")
+
+    async def run() -> None:
+        async with actors(2) as found:
+            await found.create("orders", 1)
+            found.arrange(lambda slot: 0, 1)
+            await found.until_served(1)
+            killed = found.nodes.pop(0)
+            await killed.close()
+            await killed.duties.deliveries.close()
+            monkeypatch.setattr(SlotPartition, "_confirm_members", fails)
+            found.gone(0)
+            found.arrange(lambda slot: 1, 1)
+            await found.until_served(1)
+            assert SlotPartition._confirm_members is confirm
 
     asyncio.run(run())
 

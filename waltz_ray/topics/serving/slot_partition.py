@@ -332,4 +332,11 @@ class SlotPartition:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:  # its order would wait for ever
+            log.critical("topic/%d: slot %d has failed", self._places.actor, self.slot, exc_info=error)
+            self.failure = f"a task of it has failed: {error!r}, a bug of this actor; see its log"
+            self._places.changed(self.partition)
