@@ -15,9 +15,11 @@ import pytest
 
 from tests.client.conftest import PATIENCE_S, MakeClient
 from tests.client.fake_server import FakeDirectory, FakeServer
-from waltz_ray.client import Location, WaltzClient
+from waltz_ray.client import Location, WaltzClient, threads
 from waltz_ray.client.io_thread import IoThread, _LoopThread, _Shared
+from waltz_ray.client.shell import Turn
 from waltz_ray.client.tcp import TcpTransport
+from waltz_ray.client.workers import TurnThread
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import AppendFailed, AppendTimeout, ClientClosed, InvalidInput, ZooKeeperUnreachable
 
@@ -37,6 +39,36 @@ def test_many_clients_share_one_thread(server: FakeServer, make_client: MakeClie
     clients[-1].close()
     assert io_threads() == []
     assert make_client().append(0, b"again").result(PATIENCE_S) == 21
+
+
+def test_a_client_whose_thread_cannot_be_started_leaves_none_behind(
+    server: FakeServer, directory: FakeDirectory, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(turn: Turn, name: str) -> TurnThread:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threads, "TurnThread", start)
+        with pytest.raises(RuntimeError, match="can't start"):
+            WaltzClient(directory, TcpTransport())
+    assert io_threads() == []
+    assert make_client().append(0, b"x").result(PATIENCE_S) == 0
+
+
+def test_a_client_whose_close_is_interrupted_while_zookeeper_is_asked_leaves_no_thread_behind(
+    server: FakeServer,
+) -> None:
+    class Interrupted(FakeDirectory):
+        def _cancel(self) -> None:
+            raise KeyboardInterrupt
+
+    directory = Interrupted({0: server})
+    client = WaltzClient(directory, TcpTransport())
+    client.append(0, b"x").result(PATIENCE_S)
+    with pytest.raises(KeyboardInterrupt):
+        client.close()
+    assert directory.closed
+    assert [thread for thread in threading.enumerate() if thread.name.startswith("waltz")] == []
 
 
 def test_closing_one_waits_for_its_own_and_leaves_the_others_alone(server: FakeServer, make_client: MakeClient) -> None:
@@ -249,7 +281,7 @@ async def _nothing() -> None:
 
 _LEAK = """
 import sys
-from waltz_ray.client import Location, WaltzClient
+from waltz_ray.client import Location, WaltzClient, threads
 from waltz_ray.client.tcp import TcpTransport
 from waltz_ray.protocol.ids import Endpoint
 

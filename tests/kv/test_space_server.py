@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from waltz_ray import compat
 from waltz_ray.config import KvConfig
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
@@ -103,7 +105,9 @@ def test_a_space_one_of_whose_tasks_has_ended_is_left_and_not_said_to_be_served(
     asyncio.run(run())
 
 
-def test_a_start_that_is_cancelled_while_it_registers_leaves_no_member_behind(tmp_path: Path) -> None:
+def test_a_start_that_is_cancelled_while_it_registers_leaves_no_member_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its thread went on, and who was registered served nothing: the space's units were given to nobody."""
 
     async def run() -> None:
@@ -118,7 +122,7 @@ def test_a_start_that_is_cancelled_while_it_registers_leaves_no_member_behind(tm
                 assert goes_on.wait(20)
                 return watch(*arguments)
 
-            server._store.watch_table = slow  # type: ignore[method-assign]
+            monkeypatch.setattr(server._store, "watch_table", slow)
             starting = asyncio.create_task(server.start(0))
             await asyncio.to_thread(registers.wait, 20)
             starting.cancel()

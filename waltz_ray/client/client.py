@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -95,7 +96,11 @@ class WaltzClient:
         self._ready = threading.Condition()
         self._threads = threads or Threads(self.config)
         origin = Origin(self._fetch, self._times, codec)
-        self._engine = Engine(membership, transport, callbacks, origin, self._threads, self._ready_changed)
+        try:
+            self._engine = Engine(membership, transport, callbacks, origin, self._threads, self._ready_changed)
+        except BaseException:  # no thread can be started that applies
+            self._threads.stop(_nothing())
+            raise
         try:
             self._stop_watching = directory.watch(self._located)
         except BaseException:
@@ -425,11 +430,10 @@ class WaltzClient:
             raise InvalidInput("close() was called in a future's callback, which it would wait for")
         if not self._engine.begin_to_close():
             return
-        try:
+        with ExitStack() as closing:  # all of it, after Ctrl-C, too: nobody can close the rest later
+            closing.callback(self._directory.close)  # its session has the leases of cursors
+            closing.callback(self._end_threads)
             self._stop_watching()
-            self._end_threads()
-        finally:  # after Ctrl-C, too: its session has the leases of cursors, and nobody can close it later
-            self._directory.close()
 
     def __enter__(self) -> WaltzClient:
         return self
@@ -521,6 +525,10 @@ class WaltzClient:
             self._ready_changed()
             self._engine.applier.stop()
             self._engine.runner.close()
+
+
+async def _nothing() -> None:
+    """There is nothing to be let go of."""
 
 
 def _arrived(address: Address) -> WaltzClient:
