@@ -12,6 +12,7 @@ import pytest
 from tests.kv.running_gateway import open_files
 from tests.topics.foreign_client import TOKEN, ForeignClient
 from tests.topics.test_gateway import a_port, close, until
+from waltz_ray.topics.messages_producer import CloseResponseM2P
 from waltz_ray.topics.serving.port import TopicPortLimits
 
 HALF_A_HEAD = struct.pack(">III", TOKEN, 7, 1)[:7]
@@ -72,6 +73,33 @@ def test_who_does_not_begin_in_time_is_closed_and_others_are_not(said: bytes) ->
                 assert await ended(slow)
             assert (await close(other)).code == 200
             assert gateway.connections == 1
+            await other.close()
+
+    asyncio.run(run())
+
+
+def test_who_takes_none_of_his_long_replies_is_closed_and_others_are_not() -> None:
+    """What he asks for at once is many times what is kept for him: a gigabyte, with the limits that there are."""
+
+    async def run() -> None:
+        async with a_port(TopicPortLimits(unsent_bytes=8 << 20)) as (gateway, behind, port):
+            other = await ForeignClient.open(port)
+            behind.held = True
+            slow = await ForeignClient.open(port)
+            assert isinstance(slow.writer.transport, asyncio.Transport)
+            slow.writer.transport.pause_reading()
+            for _ in range(64):
+                slow.send(3, {1: b"a"})
+            await until(lambda: len(behind.waiting) == 64)
+            most = 0
+            for answer in behind.waiting:
+                answer(CloseResponseM2P(True, 200, "x" * (1 << 20)))
+                most = max(most, *(each.unsent_bytes for each in gateway._shared.connections))
+            assert most < 10 << 20
+            await until(lambda: gateway.connections == 1)
+            behind.held = False
+            assert (await close(other)).code == 200
+            await slow.close()
             await other.close()
 
     asyncio.run(run())

@@ -182,6 +182,9 @@ class TopicConnection(BackloggedStream[TopicFrame, Arrived]):
             log.error("the reply to a request of method %d cannot be sent: %s", method, error)
             frame = encode_frame(serial, encode_reply(FaultName.OVERFLOW.fault(str(error))))
         self.send_bytes(frame)
+        if self.unsent_bytes > self._limits.unsent_bytes and not self._leaving:  # no reply is left out: it is lost so
+            self._leaving = True
+            self.give_up(f"it has not taken {self.unsent_bytes} bytes of what it has asked for")
 
     def look(self) -> None:
         """Called now and then: an end for who was quiet since the last look."""

@@ -47,6 +47,8 @@ class TopicPortLimits:
     """Of one frame. A head that names more ends the connection."""
     busy_bytes: int = 1024 * 1024
     """Unsent to one connection: at so many nothing more is read from it."""
+    unsent_bytes: int = 128 * 1024 * 1024
+    """The same, of what was asked before: beyond so many it is closed."""
     first_ms: int = 30_000
     """Until a connection has sent its first whole frame."""
     untaken_ms: int = 60_000
