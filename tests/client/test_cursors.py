@@ -17,6 +17,7 @@ from waltz_ray.client import WaltzClient
 from waltz_ray.client.bounds import FeedPlan
 from waltz_ray.client.cursor_rules import CursorCall, CursorProgress, cursor_starts
 from waltz_ray.client.cursors import Cursor
+from waltz_ray.coordination.cursor_lease import CursorLease
 from waltz_ray.coordination.cursor_store import CursorStore
 from waltz_ray.coordination.trim_store import TrimStore
 from waltz_ray.errors import (
@@ -81,6 +82,69 @@ def test_ten_lines(client: WaltzClient) -> None:
     assert seen == [b"%d" % n for n in range(10)]
     (status,) = client.cursors()
     assert (status.positions, status.owner, status.lag, status.epoch) == ({0: 10}, None, 0, 2)
+
+
+def test_who_moves_a_cursor_whose_client_is_closed_is_told_that(cluster: InMemoryCluster) -> None:
+    """And not that ZooKeeper cannot be reached, which is tried again."""
+    with cluster.connect() as client:
+        client.append_many(0, [b"x"] * 3).result(10)
+        cursor, other = client.cursor("audit", 0), client.cursor("copy", 0, auto_commit=False)
+        assert cursor.poll(10)
+        assert other.poll(10)
+    with pytest.raises(ClientClosed):
+        other.commit()
+    with pytest.raises(ClientClosed):
+        other.reset("earliest")
+    other.close()
+    with pytest.raises(ClientClosed):
+        cursor.poll(10)  # what was given out is done by that
+    with pytest.raises(ClientClosed):
+        cursor.close()
+
+
+def test_who_moves_a_cursor_whose_client_for_coroutines_is_closed_is_told_that(cluster: InMemoryCluster) -> None:
+    async def run() -> None:
+        async with await cluster.connect_async() as client:
+            await client.append_many(0, [b"x"] * 3)
+            cursor, other = await client.cursor("audit", 0), await client.cursor("copy", 0, auto_commit=False)
+            assert await cursor.poll(10)
+            assert await other.poll(10)
+        with pytest.raises(ClientClosed):
+            await other.commit()
+        with pytest.raises(ClientClosed):
+            await other.reset("earliest")
+        await other.close()
+        with pytest.raises(ClientClosed):
+            await cursor.poll(10)  # what was given out is done by that
+        with pytest.raises(ClientClosed):
+            await cursor.close()
+
+    asyncio.run(run())
+
+
+def test_who_asks_for_cursors_while_the_client_is_closed_is_told_that(
+    cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = cluster.connect()
+    names, take = CursorStore.names, CursorStore.take
+
+    def closed_meanwhile(store: CursorStore) -> list[str]:
+        client.close()
+        return names(store)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CursorStore, "names", closed_meanwhile)
+        with pytest.raises(ClientClosed):
+            client.cursors()
+    client = cluster.connect()
+
+    def taken_later(store: CursorStore, name: str, hold: bool | None = None) -> CursorLease:
+        client.close()
+        return take(store, name, hold)
+
+    monkeypatch.setattr(CursorStore, "take", taken_later)
+    with pytest.raises(ClientClosed):
+        client.cursor("audit")
 
 
 def test_what_was_in_work_when_it_failed_comes_again(client: WaltzClient) -> None:

@@ -15,6 +15,7 @@ from waltz_ray import compat
 from waltz_ray.client.address import StaysHere
 from waltz_ray.client.application import Transaction
 from waltz_ray.client.bounds import Bound, Partitions
+from waltz_ray.client.closed_meanwhile import closed_meanwhile
 from waltz_ray.client.cursor_book import CursorBook, HeldCursor
 from waltz_ray.client.cursor_rules import CursorCall, CursorProgress, cursor_starts, first_trimmed
 from waltz_ray.client.followers import AsyncFollower
@@ -61,9 +62,17 @@ class AsyncCursor(StaysHere, AsyncIterator[Transaction]):
     Whoever is cancelled while he waits has taken nothing, and what was given out before is not done by that.
     """
 
-    def __init__(self, reader: AsyncCursorReader, book: CursorBook, held: HeldCursor, call: CursorCall) -> None:
+    def __init__(
+        self,
+        reader: AsyncCursorReader,
+        book: CursorBook,
+        held: HeldCursor,
+        call: CursorCall,
+        check_open: Callable[[], None],
+    ) -> None:
         """Of a cursor that was just taken; ``open_async_cursor`` makes and begins it."""
         self._reader, self._book, self._held, self._call = reader, book, held, call
+        self._check_open = check_open  # of the client
         self._loop = asyncio.get_running_loop()
         self._follower: AsyncFollower | None = None
         self._progress = CursorProgress(held.record.positions)
@@ -139,19 +148,8 @@ class AsyncCursor(StaysHere, AsyncIterator[Transaction]):
     async def reset(self, start: Bound) -> None:
         """Go on from ``start``; see ``Cursor.reset``."""
         call = CursorCall(self.name, tuple(self._progress.positions), start, None, self._call.auto_commit)
-        while True:
-            positions = await _starts(self._reader, self._book, call)
-            self._progress, self._rest = CursorProgress(positions), iter(())  # what was done is not written any more
-            self._failure = CursorUnsettled(self.name)  # until it has begun there
-            try:
-                await self._change(self._held.reset, positions)
-            except Trimmed as error:
-                if call.moves_with_the_log:
-                    continue  # more was trimmed in this moment
-                self._failure = error  # it stands there
-                raise
-            break
-        await self.begin(positions)
+        with closed_meanwhile(self._check_open):
+            await self._reset(call)
 
     # ---- the end
 
@@ -191,6 +189,21 @@ class AsyncCursor(StaysHere, AsyncIterator[Transaction]):
         self._held.when_lost(self._wake)
         if self._failure is not None or self._stopped:
             await self._follower.stop()
+
+    async def _reset(self, call: CursorCall) -> None:
+        while True:
+            positions = await _starts(self._reader, self._book, call)
+            self._progress, self._rest = CursorProgress(positions), iter(())  # what was done is not written any more
+            self._failure = CursorUnsettled(self.name)  # until it has begun there
+            try:
+                await self._change(self._held.reset, positions)
+            except Trimmed as error:
+                if call.moves_with_the_log:
+                    continue  # more was trimmed in this moment
+                self._failure = error  # it stands there
+                raise
+            break
+        await self.begin(positions)
 
     def _wake(self) -> None:
         """From any thread: it is lost, whoever waits for more is to hear of it."""
@@ -248,7 +261,8 @@ class AsyncCursor(StaysHere, AsyncIterator[Transaction]):
         if not positions:
             return
         try:
-            await self._change(self._held.advance, positions)
+            with closed_meanwhile(self._check_open):
+                await self._change(self._held.advance, positions)
         except CursorLost:
             self._told_lost = True
             raise
@@ -279,7 +293,7 @@ async def open_async_cursor(
                 raise
     try:
         call.check(held.record.positions, reader.partitions)
-        cursor = AsyncCursor(reader, book, held, call)
+        cursor = AsyncCursor(reader, book, held, call, check_open)
         await cursor.begin(held.record.positions)
         return cursor
     except (Exception, asyncio.CancelledError):

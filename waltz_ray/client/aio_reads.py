@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, overload
 from waltz_ray.client.aio_cursors import AsyncCursor, async_cursor_statuses, open_async_cursor
 from waltz_ray.client.application import Transaction
 from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, begun_further_on, check_partition, checked_range
+from waltz_ray.client.closed_meanwhile import closed_meanwhile
 from waltz_ray.client.cursor_rules import CursorCall
 from waltz_ray.client.directory import Directory
 from waltz_ray.client.engine import Engine
@@ -146,17 +147,20 @@ class AsyncReads(ABC):
         """A feed that goes on where its last owner stopped; see ``WaltzClient.cursor``."""
         call = CursorCall(name, partitions, start, hold, auto_commit)
         self._engine.check_open()
-        return await open_async_cursor(self, self._directory.cursors, call, wait, self._engine.check_open)
+        with closed_meanwhile(self._engine.check_open):
+            return await open_async_cursor(self, self._directory.cursors, call, wait, self._engine.check_open)
 
     async def cursors(self) -> list[CursorStatus]:
         """Every cursor of the space: where it is, who has it, and how many transactions it is behind."""
         self._engine.check_open()
-        return await async_cursor_statuses(self, self._directory.cursors)
+        with closed_meanwhile(self._engine.check_open):
+            return await async_cursor_statuses(self, self._directory.cursors)
 
     async def delete_cursor(self, name: str) -> None:
         """Let go of a cursor, and of what it holds, for ever. CursorTaken while somebody has it; CursorNotFound."""
         self._engine.check_open()
-        await asyncio.to_thread(self._directory.cursors.delete, name)
+        with closed_meanwhile(self._engine.check_open):
+            await asyncio.to_thread(self._directory.cursors.delete, name)
 
     async def _read(
         self, partition_id: int, first_id: int, end_id: int, earliest: bool = False

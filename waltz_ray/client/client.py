@@ -29,6 +29,7 @@ from waltz_ray.client.application import (
     checked_client_id,
 )
 from waltz_ray.client.bounds import Bound, FeedPlan, Partitions, begun_further_on, check_partition, checked_range
+from waltz_ray.client.closed_meanwhile import closed_meanwhile
 from waltz_ray.client.codecs import Codec
 from waltz_ray.client.cursor_rules import CursorCall
 from waltz_ray.client.cursors import Cursor, cursor_statuses, open_cursor
@@ -332,17 +333,20 @@ class WaltzClient:
         """
         call = CursorCall(name, partitions, start, hold, auto_commit)
         self._engine.check_open()
-        return open_cursor(self, self._directory.cursors, call, wait, self._engine.check_open)
+        with closed_meanwhile(self._engine.check_open):
+            return open_cursor(self, self._directory.cursors, call, wait, self._engine.check_open)
 
     def cursors(self) -> list[CursorStatus]:
         """Every cursor of the space: where it is, who has it, and how many transactions it is behind."""
         self._engine.check_open()
-        return cursor_statuses(self, self._directory.cursors)
+        with closed_meanwhile(self._engine.check_open):
+            return cursor_statuses(self, self._directory.cursors)
 
     def delete_cursor(self, name: str) -> None:
         """Let go of a cursor, and of what it holds, for ever. CursorTaken while somebody has it; CursorNotFound."""
         self._engine.check_open()
-        self._directory.cursors.delete(name)
+        with closed_meanwhile(self._engine.check_open):
+            self._directory.cursors.delete(name)
 
     # ---- about the client
 

@@ -18,6 +18,7 @@ from typing import Literal, Protocol
 from waltz_ray.client.address import StaysHere
 from waltz_ray.client.application import Transaction
 from waltz_ray.client.bounds import Bound, Partitions
+from waltz_ray.client.closed_meanwhile import closed_meanwhile
 from waltz_ray.client.cursor_book import CursorBook, HeldCursor
 from waltz_ray.client.cursor_rules import CursorCall, CursorProgress, cursor_starts, first_trimmed
 from waltz_ray.client.followers import Follower
@@ -68,9 +69,17 @@ class Cursor(StaysHere, Iterator[Transaction]):
     from what is left); ClientClosed.
     """
 
-    def __init__(self, reader: CursorReader, book: CursorBook, held: HeldCursor, call: CursorCall) -> None:
+    def __init__(
+        self,
+        reader: CursorReader,
+        book: CursorBook,
+        held: HeldCursor,
+        call: CursorCall,
+        check_open: Callable[[], None],
+    ) -> None:
         """Of a cursor that was just taken; ``open_cursor`` makes it."""
         self._reader, self._book, self._held, self._call = reader, book, held, call
+        self._check_open = check_open  # of the client
         self._progress = CursorProgress(held.record.positions)
         self._rest: Iterator[Transaction] = iter(())
         self._failure: WaltzError | None = None
@@ -148,18 +157,8 @@ class Cursor(StaysHere, Iterator[Transaction]):
         any other error it is not known where it stands, and until it is reset again it raises CursorUnsettled.
         """
         call = CursorCall(self.name, tuple(self._progress.positions), start, None, self._call.auto_commit)
-        while True:
-            positions = _starts(self._reader, self._book, call)
-            self._leave(positions)
-            try:
-                self._held.reset(positions)
-            except Trimmed as error:
-                if call.moves_with_the_log:
-                    continue  # more was trimmed in this moment
-                self._failure = error  # it stands there
-                raise
-            break
-        self._begin(positions)
+        with closed_meanwhile(self._check_open):
+            self._reset(call)
         if self._held.lost is not None:
             self._follower.stop()
 
@@ -192,6 +191,20 @@ class Cursor(StaysHere, Iterator[Transaction]):
             logger.warning("cursor %r was left by an error, and not moved on: %s", self.name, second)
 
     # ---- inside
+
+    def _reset(self, call: CursorCall) -> None:
+        while True:
+            positions = _starts(self._reader, self._book, call)
+            self._leave(positions)
+            try:
+                self._held.reset(positions)
+            except Trimmed as error:
+                if call.moves_with_the_log:
+                    continue  # more was trimmed in this moment
+                self._failure = error  # it stands there
+                raise
+            break
+        self._begin(positions)
 
     def _leave(self, positions: Mapping[int, int]) -> None:
         """For there: what was done where it stands now is not written any more, and nothing is read until it begins."""
@@ -251,7 +264,8 @@ class Cursor(StaysHere, Iterator[Transaction]):
         if not positions:
             return
         try:
-            self._held.advance(positions)
+            with closed_meanwhile(self._check_open):
+                self._held.advance(positions)
         except CursorLost:
             self._told_lost = True
             raise
@@ -275,7 +289,7 @@ def open_cursor(
                 raise
     try:
         call.check(held.record.positions, reader.partitions)
-        return Cursor(reader, book, held, call)
+        return Cursor(reader, book, held, call, check_open)
     except BaseException:
         held.release()
         raise
