@@ -164,9 +164,9 @@ class AsyncFollower(StaysHere, AsyncIterator[Transaction]):
         if not self._stopped:
             self._stopped = True
             self._items.put_nowait(None)
-            if self._beginning.cancel():  # so it comes to nothing
+            if self._beginning.cancel():  # else it has come to something, and there is nothing to wait for
                 await asyncio.wait([self._beginning])
-            elif _retrieved(self._beginning):
+            if _retrieved(self._beginning):
                 await self._end(self._beginning.result())
 
     async def aclose(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -146,7 +147,14 @@ def test_what_was_closed_is_forgotten_and_sends_nothing() -> None:
                         await producer.send("orders", b"x")
                     with pytest.raises(ClientClosed):
                         await producer.send("orders", b"y")
-                assert len(client._started()._users) <= 2
+                running = client._started()
+                assert len(running._producers) + len(running._consumers) <= 2
+                for _ in range(10):
+                    with pytest.raises(SpaceNotFound):
+                        async with client.consumer("g", "oders"):
+                            pytest.fail("there is no such topic")
+                gc.collect()
+                assert len(running._consumers) <= 2, "who could not join is dropped"
             await asyncio.to_thread(in_a_thread, world)
 
     asyncio.run(scene())

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from weakref import WeakKeyDictionary
 
 from waltz_ray.client.ending import Ending
 from waltz_ray.client.opening import opened
@@ -127,7 +128,9 @@ class _Running:
 
     def __init__(self, place: TopicsPlace, directory: TopicDirectory, config: TopicClientConfig) -> None:
         self.logs = TopicLogs(place, directory, config)
-        self._users: list[AsyncTopicProducer | AsyncTopicConsumer] = []
+        self._producers: list[AsyncTopicProducer] = []
+        # Who never joined, and was dropped, is nobody's; who has joined has tasks, so he is there.
+        self._consumers: WeakKeyDictionary[AsyncTopicConsumer, None] = WeakKeyDictionary()
         self._directory, self._config = directory, config
         self._tls = client_context(config.tls_authority or None) if config.tls else None
         self.links = [self._new_links()]
@@ -155,7 +158,12 @@ class _Running:
 
     def add(self, user: AsyncTopicProducer | AsyncTopicConsumer) -> None:
         """It is closed with the client, if it has not been before."""
-        self._users = [*(each for each in self._users if not each.closed), user]
+        if isinstance(user, AsyncTopicConsumer):
+            for closed in [each for each in self._consumers if each.closed]:
+                del self._consumers[closed]
+            self._consumers[user] = None
+        else:
+            self._producers = [*(each for each in self._producers if not each.closed), user]
 
     def links_for(self, shared: bool) -> TopicLinks:
         """The client's, or new ones."""
@@ -168,7 +176,8 @@ class _Running:
         return TopicLinks(config.timeout_s, config.idle_s, self._tls, self._directory.cluster_key)
 
     async def _close(self) -> None:
-        await asyncio.gather(*(user.close() for user in self._users))
+        users: list[AsyncTopicProducer | AsyncTopicConsumer] = [*self._producers, *self._consumers]
+        await asyncio.gather(*(user.close() for user in users))
         for links in self.links:
             await links.close()
         await self.logs.close()
