@@ -15,6 +15,7 @@ from concurrent.futures import TimeoutError as FuturesTimeout  # in Python 3.10 
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -929,6 +930,44 @@ def test_a_partition_whose_stop_is_cancelled_is_fed_no_more() -> None:
                 await asyncio.wait([stopping])
                 assert stopping.cancelled()
                 await world.until(lambda: not log._subscriptions)
+
+    run(scene())
+
+
+def test_a_client_on_another_loop_is_refused_and_goes_on_where_it_is() -> None:
+    """It broke: whoever closed it there could not close it where it is, and a seek there ended its consumer."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            producer, consumer = client.producer(), client.consumer("g", "orders")
+            await producer.send("orders", b"x")
+            await consumer.start()
+            (batch,) = await pulled(consumer, 1)
+
+            async def elsewhere() -> None:
+                for call in (
+                    client.close,
+                    producer.flush,
+                    producer.close,
+                    consumer.start,
+                    consumer.pull,
+                    consumer.close,
+                    partial(producer.begin, "orders", b"y"),
+                    partial(producer.send, "bills", b"y"),
+                    partial(consumer.confirm, batch),
+                    partial(consumer.seek, "orders", 0, 0),
+                ):
+                    with pytest.raises(InvalidInput, match="belongs to the loop"):
+                        await call()
+                with pytest.raises(InvalidInput, match="belongs to the loop"):
+                    client.producer()
+                with pytest.raises(InvalidInput, match="belongs to the loop"):
+                    client.consumer("g", "orders")
+
+            await asyncio.to_thread(lambda: asyncio.run(elsewhere()))
+            await consumer.confirm(batch)
+            await producer.send("orders", b"z")
+            assert [message.data for batch in await pulled(consumer, 1) for message in batch] == [b"z"]
 
     run(scene())
 

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from waltz_ray.client.ending import Ending
 from waltz_ray.client.opening import opened
+from waltz_ray.client.own_loop import check_loop
 from waltz_ray.client.unclosed import warn_unclosed
 from waltz_ray.errors import InvalidInput
 from waltz_ray.net.tls import client_context
@@ -59,8 +60,11 @@ class AsyncTopicClient:
                     raise
 
     async def close(self) -> None:
-        """Close all producers and consumers, and every connection. Idempotent."""
+        """Close all producers and consumers, and every connection. Idempotent. On its own loop, or, when that is
+        closed, on any; else InvalidInput."""
         async with self._starting:  # not in the middle of it
+            if self._running is not None and not self._running.loop.is_closed():
+                check_loop(self._running.loop)
             running, self._running, self._process = self._running, None, 0
             if running is not None:
                 self._ended = running.ending
@@ -84,7 +88,8 @@ class AsyncTopicClient:
         return AsyncTopicClient, (self._place, self.config)
 
     def producer(self, shared: bool = True) -> AsyncTopicProducer:
-        """One more producer. ``shared=False``: with connections of its own."""
+        """One more producer. ``shared=False``: with connections of its own. InvalidInput on another loop."""
+        check_loop(self._started().loop)
         producer = AsyncTopicProducer(self._started().logs, self.registration(shared), self.config)
         self._started().add(producer)
         return producer
@@ -106,6 +111,7 @@ class AsyncTopicClient:
         and ``bound``. ``start``: where a new group begins. ``async with`` joins. InvalidInput."""
         wanted = subscription_of(group, topics, start, bound)
         running = self._started()
+        check_loop(running.loop)
         links = running.links_for(shared)
         masters = Masters(links, running.addresses)
         consumer = AsyncTopicConsumer(links, masters, running.logs, self.config, wanted)
@@ -135,7 +141,7 @@ class _Running:
         self._tls = client_context(config.tls_authority or None) if config.tls else None
         self.links = [self._new_links()]
         self._addresses: Sequence[Endpoint] = ()
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._end_watch: Callable[[], None] = lambda: None
         self.ending = Ending(self._close)
         """All of it is closed."""
@@ -144,8 +150,8 @@ class _Running:
         """Hear of the masters from now on."""
 
         def told(addresses: Sequence[Endpoint]) -> None:
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._set, addresses)
+            if not self.loop.is_closed():
+                self.loop.call_soon_threadsafe(self._set, addresses)
 
         self._end_watch = await asyncio.to_thread(self._directory.watch, told)
 

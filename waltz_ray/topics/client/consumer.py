@@ -24,6 +24,7 @@ from waltz_ray import compat
 from waltz_ray.client.address import StaysHere
 from waltz_ray.client.application import checked_int
 from waltz_ray.client.ending import Ending
+from waltz_ray.client.own_loop import check_loop
 from waltz_ray.client.time_limits import checked_wait
 from waltz_ray.errors import (
     ClientClosed,
@@ -100,6 +101,7 @@ class AsyncTopicConsumer(StaysHere):
         self._joining = False  # or it has joined
         self._closed = False
         self._ending = Ending(self._end)
+        self._loop = asyncio.get_running_loop()
 
     # ---- life
 
@@ -112,13 +114,13 @@ class AsyncTopicConsumer(StaysHere):
         """Join the group. TopicRefused: the master says why not; PartitionNotReady: there is none in time;
         SpaceNotFound, SpaceGone, InvalidInput: one of the topics is none, or it has joined already; ClientClosed;
         ZooKeeperUnreachable."""
+        check_loop(self._loop)
         if self._closed:
             raise ClientClosed(_CLOSED)
         if self._joining:
             raise InvalidInput("the consumer has joined its group already")
         self._joining = True
         try:
-            self._loop = asyncio.get_running_loop()
             await self._logs.check(self._wanted.topics)
             await self._membership.register()
             if self._closed:  # meanwhile
@@ -133,6 +135,8 @@ class AsyncTopicConsumer(StaysHere):
 
     async def close(self) -> None:
         """Leave the group: what was given out and is not confirmed comes again, to somebody else. Idempotent."""
+        if not self._loop.is_closed():
+            check_loop(self._loop)
         self._closed = True
         await self._ending.come()  # whole, or leases would go on being renewed for nobody
 
@@ -173,6 +177,7 @@ class AsyncTopicConsumer(StaysHere):
         """The batch, and all before it of its partition, has been dealt with; when this returns it does not come again.
         TopicRefused: the partition is not ours any more, and it does. TopicUnknownFate: that was lost while the answer
         was waited for, and it may come again or not."""
+        check_loop(self._loop)
         held = self._giver_of(batch)
         if held is None:
             why = batch.lease.why_not(batch.end) if isinstance(batch.lease, HeldPartition) else None
@@ -239,6 +244,7 @@ class AsyncTopicConsumer(StaysHere):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _next(self, most: int) -> MessageBatch:
+        check_loop(self._loop)
         while (batch := self._take(most)) is None:
             self._something.clear()
             await self._something.wait()
@@ -328,6 +334,7 @@ class AsyncTopicConsumer(StaysHere):
         end of the log. The offset. InvalidInput: it is not ours; TopicRefused: the slot does not let us;
         PartitionNotReady: it does not answer. Where it fails it goes on where the group is."""
         to = checked_seek(to)
+        check_loop(self._loop)
         held = self._of(topic, partition)
         if held is None:
             raise InvalidInput(f"partition {partition!r:.60} of topic {topic!r:.60} is not this consumer's")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 
 from waltz_ray.client.address import StaysHere
 from waltz_ray.client.aio import AsyncWaltzClient
+from waltz_ray.client.own_loop import check_loop
 from waltz_ray.errors import InvalidInput
 from waltz_ray.net.room import Room
 from waltz_ray.protocol.records import Int64s
@@ -59,6 +60,7 @@ class AsyncTopicProducer(StaysHere):
         self._begun: set[asyncio.Task[SentMessage]] = set()
         self._ahead: set[asyncio.Task[Any]] = set()  # of those, which have not taken their first step
         self._closed = False
+        self._loop = asyncio.get_running_loop()
 
     @property
     def closed(self) -> bool:
@@ -147,16 +149,20 @@ class AsyncTopicProducer(StaysHere):
 
     async def flush(self) -> None:
         """Wait until everything begun has its fate. What has failed is told by its task, not here."""
+        check_loop(self._loop)
         if self._begun:
             await asyncio.wait(self._begun)
 
     async def close(self) -> None:
         """Log out; what was begun and has no fate is left alone. Idempotent."""
+        if not self._loop.is_closed():
+            check_loop(self._loop)
         self._closed = True
         await self._registration.close()
         self._outlets.clear()  # who sends again is told that it is closed
 
     async def _outlet(self, topic: str) -> _Outlet:
+        check_loop(self._loop)
         if (refusal := self._registration.refusals.get(topic)) is not None:
             raise refusal.with_traceback(None)  # which would grow with each time
         if topic not in self._outlets:
