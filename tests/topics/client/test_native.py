@@ -896,15 +896,16 @@ def test_who_is_cancelled_while_he_seeks_leaves_no_feed_behind() -> None:
         async with topic_world(partitions=1) as world, world.client() as client:
             await client.producer().send("orders", b"x")
             log = engine_of(await client._started().logs.of("orders"))
-            consumer = client.consumer("g", "orders")
+            consumer, seeks_now = client.consumer("g", "orders"), asyncio.Event()
 
             async def seeks() -> None:
                 async with consumer:
                     await pulled(consumer, 1)
+                    seeks_now.set()
                     await consumer.seek("orders", 0, 0)
 
             seeking = asyncio.create_task(seeks())
-            await world.until(lambda: bool(consumer._held))
+            await seeks_now.wait()
             (held,) = consumer._held.values()
             while not held.stopped:
                 await asyncio.sleep(0)
