@@ -59,13 +59,19 @@ from waltz_ray.topics.client import consumer as consumer_module
 from waltz_ray.topics.client import held_partition as held_partition_module
 from waltz_ray.topics.client import links as links_module
 from waltz_ray.topics.client.arguments import SeekTo
+from waltz_ray.topics.client.held_partition import HeldPartition
 from waltz_ray.topics.client.links import TopicLink, TopicLinks
 from waltz_ray.topics.client.masters import Masters
 from waltz_ray.topics.client.outgoing import Spread
-from waltz_ray.topics.codes import RpcMethod, TopicCode
+from waltz_ray.topics.codes import BrokerOperation, RpcMethod, TopicCode
 from waltz_ray.topics.framing import TopicFrame, TopicFramer, encode_frame
 from waltz_ray.topics.groups.events import SteppedDown, TookOver
-from waltz_ray.topics.messages_consumer import CloseRequestC2M, CloseResponseM2C, ProgressRequestC2B
+from waltz_ray.topics.messages_consumer import (
+    CloseRequestC2M,
+    CloseResponseM2C,
+    ProgressRequestC2B,
+    RegisterRequestC2B,
+)
 from waltz_ray.topics.messages_producer import CloseResponseM2P
 from waltz_ray.topics.rpc import FaultName, RpcAnswer, RpcFault, encode_reply
 from waltz_ray.topics.wire import TopicRequest, TopicResponse, encode_response
@@ -889,31 +895,43 @@ def test_t48_who_is_cancelled_while_he_seeks_goes_on_where_the_group_is(monkeypa
     run(scene())
 
 
-def test_who_is_cancelled_while_he_seeks_leaves_no_feed_behind() -> None:
-    """His client went on being fed what nobody would take."""
+def test_who_is_cancelled_while_he_seeks_leaves_no_feed_and_no_lease_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """His client went on being fed what nobody would take, and the slot was not told."""
+    stop = HeldPartition.stop
+
+    async def cancelled_in_it(held: HeldPartition) -> None:
+        monkeypatch.setattr(HeldPartition, "stop", stop)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await stop(held)
 
     async def scene() -> None:
         async with topic_world(partitions=1) as world, world.client() as client:
             await client.producer().send("orders", b"x")
             log = engine_of(await client._started().logs.of("orders"))
-            consumer, seeks_now = client.consumer("g", "orders"), asyncio.Event()
+            consumer = client.consumer("g", "orders")
 
             async def seeks() -> None:
                 async with consumer:
                     await pulled(consumer, 1)
-                    seeks_now.set()
+                    monkeypatch.setattr(HeldPartition, "stop", cancelled_in_it)
                     await consumer.seek("orders", 0, 0)
 
+            asked, ask = list[object](), consumer._ask_slot
+
+            async def noted(endpoint: Endpoint, request: TopicRequest) -> TopicResponse | RpcFault:
+                asked.append(request)
+                return await ask(endpoint, request)
+
+            monkeypatch.setattr(consumer, "_ask_slot", noted)
             seeking = asyncio.create_task(seeks())
-            await seeks_now.wait()
-            (held,) = consumer._held.values()
-            while not held.stopped:
-                await asyncio.sleep(0)
-            seeking.cancel()
             await asyncio.wait([seeking])
             assert seeking.cancelled()
             assert consumer.closed
             await world.until(lambda: not log._subscriptions)
+            assert isinstance(asked[-1], RegisterRequestC2B)
+            assert asked[-1].op_type == BrokerOperation.LOGOUT
 
     run(scene())
 
