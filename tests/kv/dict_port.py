@@ -72,7 +72,7 @@ class DictPort:
     def input_ended(self) -> None:
         pass
 
-    def left(self, connection_id: int) -> None:
+    def left(self, connection_id: int, goodbye: bool = False) -> None:
         self.gone.append(connection_id)
 
     def peer_shutting_down(self, server: str) -> None:

@@ -553,6 +553,38 @@ def test_what_a_lost_connection_has_left_behind_is_not_begun() -> None:
     asyncio.run(run())
 
 
+def test_o27_what_was_sent_before_goodbye_is_done_also_behind_another_write() -> None:
+    """O19, O27: several writes of one key, and goodbye behind them. But a lock that is taken is not waited for."""
+
+    async def run() -> None:
+        async with actors(1) as space:
+            node = space.nodes[0]
+            space.arrange(lambda unit: (0, None))
+            await space.until(lambda: len(node.hashmasks().buckets) == 16)
+            assert isinstance(await space.ask(0, m.LockCommand(b"taken", 60, 0), connection=99), m.DataLock)
+            gateway = Gateway("test", node, outgoing=node.outgoing)
+            port = await gateway.listen("127.0.0.1", 0)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            sets = [m.SetCommand(4, 0, fnv1a_32(b"a"), 0, False, b"a", b"%d" % number) for number in range(4)]
+            lock, again = m.LockCommand(b"taken", 60, 60), m.LockCommand(b"free", 60, 60)
+            commands: list[m.Command] = [*sets, lock, again, again, m.Goodbye()]
+            writer.write(b"".join(encode_command(number, command) for number, command in enumerate(commands)))
+            replies: dict[int, int] = {}
+            async with compat.timeout(LIMIT_S):
+                while len(replies) < len(commands):
+                    opcode, _, message_id, size = HEADER.unpack(await reader.readexactly(HEADER.size))
+                    await reader.readexactly(size)
+                    replies[message_id] = opcode
+            done = [Opcode.ACK] * len(sets)
+            assert [replies[n] for n in range(8)] == [*done, Opcode.FAILINFO, 1005, Opcode.FAILINFO, Opcode.ACK]
+            assert value_of(await space.ask(0, get(b"a"))) == b"3"
+            assert node.keeper.waiting == 0
+            writer.close()
+            await gateway.close()
+
+    asyncio.run(run())
+
+
 def test_who_hangs_up_while_his_command_waits_leaves_the_room_to_others() -> None:
     """All connections of a port share it."""
 

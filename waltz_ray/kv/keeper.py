@@ -173,8 +173,8 @@ class Keeper:
                 self._stands_or_not(refusal, stands)
             case SecondaryAnswered(number, has):
                 self._copies.answered(number, has)
-            case ConnectionLeft(connection):
-                self._left(connection)
+            case ConnectionLeft(connection, goodbye):
+                self._left(connection, goodbye)
             case TimePassed():
                 self._time_passed()
         return self._orders.taken()
@@ -253,6 +253,8 @@ class Keeper:
             self._orders.effects.append(AskWhetherItStands(unit, _Refusal(self, line, write, decided, unit)))
         elif isinstance(decided, Outcome):
             self._end(write, decided)
+        elif isinstance(decided, Waits) and write.call.parting:
+            self._end(write, Outcome(FailCode.NOT_READY, text=_LEFT))
         elif isinstance(decided, Waits):
             self._locks.wait(line, write)
         else:
@@ -329,6 +331,9 @@ class Keeper:
         if server:
             self._elsewhere(one, server)
             return
+        if isinstance(one, PendingWrite) and one.call.parting:
+            self._nobody(one, FailCode.NOT_READY, _LEFT)
+            return
         if not one.park_until_ms:
             one.park_until_ms = self._orders.now_ms + self._limits.park_ms
         if one.park_until_ms <= self._orders.now_ms:
@@ -398,10 +403,11 @@ class Keeper:
         self._asked_for.time_passed()
         self._expiry.time_passed()
 
-    def _left(self, connection: int) -> None:
+    def _left(self, connection: int, goodbye: bool) -> None:
         """Its commands that only wait end without being done. They are answered, too: that ends what is kept for them.
 
-        Who has asked elsewhere meanwhile must not find that a write which waited here comes after his later ones.
+        Who has asked elsewhere meanwhile must not find that a write which waited here comes after his later ones. Who
+        has said goodbye waits for the answers: of what he has sent one after the other all is done, not only the first.
         """
         parked, self._parked = self._parked, []
         for each in parked:
@@ -417,7 +423,7 @@ class Keeper:
                 continue  # as in all those in which somebody waits for a lock
             for one in [*line.queue, line.flying]:
                 if isinstance(one, PendingWrite) and one.call.connection == connection:
-                    one.call.abandoned = True
+                    one.call.parting, one.call.abandoned = True, not goodbye
 
 
 def _connection_of(one: PendingWrite | PendingRead) -> int:

@@ -168,9 +168,13 @@ class SecondaryAnswered:
 
 @value()
 class ConnectionLeft:
-    """Nobody waits any more for the answers: its commands that only wait end without being done."""
+    """Nobody waits any more for the answers: its commands that only wait end without being done.
+
+    ``goodbye``: its client has said so, and takes answers for a moment: what stands behind other writes is done.
+    """
 
     connection: int
+    goodbye: bool = False
 
 
 @value()

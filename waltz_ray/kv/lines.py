@@ -41,10 +41,11 @@ LineKey = tuple[int, int]
 
 
 class Call:
-    """One command that writes; a ``Put`` has several writes. ``abandoned``: its connection is gone, so what has not
-    been appended is not appended any more, and is refused."""
+    """One command that writes; a ``Put`` has several writes. ``parting``: its client has said goodbye, so it does not
+    wait for a lock or an owner. ``abandoned``: its connection is gone, so what has not been appended is not appended
+    any more. Either is refused then."""
 
-    __slots__ = ("abandoned", "command", "connection", "fullwait", "left", "outcomes", "token")
+    __slots__ = ("abandoned", "command", "connection", "fullwait", "left", "outcomes", "parting", "token")
 
     def __init__(self, token: int, connection: int, command: Command, writes: int, fullwait: bool) -> None:
         self.token = token
@@ -53,7 +54,7 @@ class Call:
         self.fullwait = fullwait
         self.left = writes
         """Writes that have not ended."""
-        self.abandoned = False
+        self.parting = self.abandoned = False
         self.outcomes: list[Outcome | None] = [None] * writes
 
 

@@ -135,7 +135,7 @@ class KvConnection(BackloggedStream[KvFrame, KvFrame]):
         self._limits = limits
         self._counts = shared.counts
         self._parting = False  # we have said goodbye
-        self._forgotten = False  # by the node
+        self._said_goodbye = False  # and the node knows it
         self._missed = False  # an announcement that it did not take
         self._server = ""  # who it is, if it is a member
         self._asked: dict[int, int] = {}  # our commands without a reply: message ID -> opcode
@@ -326,7 +326,9 @@ class KvConnection(BackloggedStream[KvFrame, KvFrame]):
             self._reply(opcode, message_id, ACK)
             self.finish("it has said goodbye")
 
-        self._forget()
+        if not self._said_goodbye:
+            self._said_goodbye = True
+            self._port.left(self.connection_id, goodbye=True)
         self._end_with(last)
 
     def _end_with(self, last: Callable[[], None]) -> None:
@@ -341,17 +343,13 @@ class KvConnection(BackloggedStream[KvFrame, KvFrame]):
         self._when_answered = last
         self._wait("goodbye", self._limits.goodbye_ms, f"it is leaving, and {self.outstanding} commands have no answer")
 
-    def _forget(self) -> None:
-        if not self._forgotten:
-            self._forgotten = True
-            self._port.left(self.connection_id)
-
     def on_impatience(self, reason: str) -> None:
         log.info("closing the connection with %s: %s", self.peer, reason)
 
     def on_closed(self, error: Exception) -> None:
         super().on_closed(error)
         if self._shared.connections.pop(self.connection_id, None) is not None:
-            self._forget()
+            if self.outstanding or not self._said_goodbye:
+                self._port.left(self.connection_id)
             if not self._shared.connections:
                 self._shared.none_left.set()

@@ -47,8 +47,9 @@ class CommandPort(Protocol):
     def input_ended(self) -> None:
         """What had arrived over one connection has been submitted. A hint: commands are taken without it, too."""
 
-    def left(self, connection_id: int) -> None:
-        """The connection is gone, or has said goodbye: what only waits (for a lock) is not done. Called once."""
+    def left(self, connection_id: int, goodbye: bool = False) -> None:
+        """The connection is gone: what is not on its way to the log is not done. Or its client has said ``goodbye``,
+        which comes before that: then only what waits for a lock or an owner is not done."""
 
     def peer_shutting_down(self, server: str) -> None:
         """A member has said so itself."""

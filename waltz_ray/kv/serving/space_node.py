@@ -305,8 +305,8 @@ class SpaceNode:
         self._turn_ends = False
         self._run()
 
-    def left(self, connection_id: int) -> None:
-        self._put(ConnectionLeft(connection_id))
+    def left(self, connection_id: int, goodbye: bool = False) -> None:
+        self._put(ConnectionLeft(connection_id, goodbye))
 
     def peer_shutting_down(self, server: str) -> None:
         """The table will say so, too, and who is registered."""
