@@ -723,3 +723,23 @@ def test_a_refusal_of_what_was_sent_once_or_has_its_answer_is_not_kept() -> None
     owner.keeper.step(RecordCommitted(settled.number, 0), NOW)
     owner.fold(settled.record)
     assert refused_with([stands(owner, owner.ask(erase(repeated=True)))]).code == FailCode.CONFLICT
+
+
+def test_of_items_with_one_name_a_scan_has_the_last_one_written_and_no_more() -> None:
+    """Clients of the document may give no names, or hash as they like: all of these in one answer are more than a frame
+    takes, and nobody could scan the space."""
+    owner = Owner()
+
+    def scanned(after: bytes, limit: int) -> m.Scanned:
+        (read,) = owner.ask(m.ScanCommand(0, b"", b"", after, limit))
+        assert isinstance(read, AnswerRead)
+        assert isinstance(read.reply, m.Scanned)
+        return read.reply
+
+    keys = [ItemKey(0, number << 8, name) for number, name in enumerate((b"", b"a", b"b") * 3)]
+    owner.fold(*(Set(key, 4, b"%d" % number, 0, b"", NOBODYS, NOW) for number, key in enumerate(keys)))
+    page = scanned(b"", 1)
+    assert [(item.name, item.data) for item in page.items] == [(b"", b"6"), (b"a", b"7")]
+    rest = scanned(b"a", 1)
+    assert [(item.name, item.data) for item in rest.items] == [(b"b", b"8")]
+    assert (page.more, rest.more) == (True, False)

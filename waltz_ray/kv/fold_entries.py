@@ -75,7 +75,10 @@ def _name(tables: Tables, key: bytes) -> None:
 def _unname(tables: Tables, key: bytes) -> None:
     name, key_hash = name_key(key), key[4:8]
     hashes = tables.get(Table.NAMES, name) or b""
-    left = b"".join(each for at in range(0, len(hashes), 4) if (each := hashes[at : at + 4]) != key_hash)
+    at = hashes.find(key_hash)
+    while at % 4 and at >= 0:  # parts of two hashes that lie side by side
+        at = hashes.find(key_hash, at + 1)
+    left = hashes if at < 0 else hashes[:at] + hashes[at + 4 :]  # there may be many: of clients that give no names
     if left:
         tables.put(Table.NAMES, name, left)
     else:

@@ -40,10 +40,15 @@ def scanned(
         shown = visible(item, now_ms)
         if shown is None or key.hash & mask not in mine or (shown.map_name and shown.map_name != scan.map_name):
             continue
+        expires_ms = max(1, shown.deadline_ms - now_ms) if shown.deadline_ms else 0
+        one = ScanItem(key.name, shown.type, shown.data, shown.version, expires_ms)
+        if found and found[-1].name == key.name:  # of clients that hash oddly: the last one written is shown
+            if found[-1].version < one.version:
+                found[-1] = one
+            continue
         if counted and (counted == scan.limit or size >= _PAGE_BYTES):
             return Scanned(mask, tuple(mine), True, state.mark, tuple(found)), units
-        expires_ms = max(1, shown.deadline_ms - now_ms) if shown.deadline_ms else 0
-        found.append(ScanItem(key.name, shown.type, shown.data, shown.version, expires_ms))
+        found.append(one)
         counted += key.name != b""
         size += len(key.name) + len(shown.data)
     return Scanned(mask, tuple(mine), False, state.mark, tuple(found)), units
