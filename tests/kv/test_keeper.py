@@ -417,6 +417,54 @@ def test_a_clock_that_begins_in_1970_ends_nothing() -> None:
     assert owner.keeper.step(TimePassed(), owner.now_ms) == []
 
 
+def test_what_expires_at_once_is_said_by_and_by() -> None:
+    """A cache that was filled at once: folded in one turn, it would keep everybody waiting for longer than a lease."""
+    owner = Owner()
+    keys = [ItemKey(0, number, b"%d" % number) for number in range(10_000)]
+    owner.fold(*(Set(key, 4, b"", 1, b"", NOBODYS, NOW) for key in keys))
+    left = len(keys)
+    while left:
+        appends = [each for each in owner.keeper.step(TimePassed(), owner.now_ms) if isinstance(each, AppendRecord)]
+        said = [len(append.record.items) for append in appends if isinstance(append.record, Expired)]
+        assert said
+        assert max(said) <= 250
+        assert sum(said) <= 2000
+        assert owner.keeper.step(TimePassed(), owner.now_ms) == [], "what is under way is waited for"
+        for version, append in enumerate(appends, owner.state.mark + 1):
+            owner.keeper.step(RecordCommitted(append.number, version), owner.now_ms)
+        owner.fold(*(append.record for append in appends))
+        left -= sum(said)
+    assert owner.state.expired(owner.now_ms, 1) == []
+
+
+def test_what_has_expired_is_said_though_much_of_others_has_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = Owner()
+    monkeypatch.setattr(owner.serving, "unit_of", lambda key_hash: UNIT if key_hash & 0xF == UNIT.bucket else None)
+    of_others = [Set(ItemKey(0, number << 4, b"%d" % number), 4, b"", 1, b"", NOBODYS, NOW) for number in range(3000)]
+    owner.fold(*of_others, Set(ItemKey(0, HASH, NAME), 4, b"", 2, b"", NOBODYS, NOW))
+    append = the_append(owner.keeper.step(TimePassed(), owner.now_ms))
+    assert append.record == Expired(((ItemKey(0, HASH, NAME), 3000),))
+
+
+def test_each_partition_has_its_turn_when_much_has_expired() -> None:
+    states = {partition: MemoryState() for partition in range(16)}
+    serving = Everything()
+    keeper = Keeper(16, states, serving, KeeperLimits(backups=False), lambda: 7)
+    for partition, state in states.items():
+        keys = [ItemKey(0, number << 4 | partition, b"%d" % number) for number in range(600)]
+        state.apply(enumerate(encode_record(Set(key, 4, b"", 1, b"", NOBODYS, NOW)) for key in keys))
+    told: list[set[int]] = []
+    for _ in range(2):
+        appends = [each for each in keeper.step(TimePassed(), NOW) if isinstance(each, AppendRecord)]
+        told.append({append.partition for append in appends})
+        for append in appends:
+            state = states[append.partition]
+            keeper.step(RecordCommitted(append.number, state.mark + 1), NOW)
+            state.apply([(state.mark + 1, encode_record(append.record))])
+            keeper.step(FoldedTo(append.partition), NOW)
+    assert told == [{*range(8)}, {*range(8, 16)}]
+
+
 def test_an_unlock_that_the_log_refuses_is_tried_again() -> None:
     owner = Owner()
     taken = the_append(owner.ask(m.LockNative(NAME, 0, 0, 0, 1_000, 0)))

@@ -6,7 +6,7 @@ So are locks that nobody has had for long (UNLOCK, under the code of the last ho
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from waltz_ray.kv.keeper_types import Serving
 from waltz_ray.kv.lines import LOCKS, Line, LineKey
@@ -17,7 +17,9 @@ from waltz_ray.kv.state import KvState
 
 __all__ = ["Expiry"]
 
-_A_TIME = 1_000
+_A_TIME = 250
+_UNDER_WAY = 2_000
+"""So much is folded by every actor, an item in as long as a write, while it answers nobody."""
 _LOOKED_AT = 10_000
 _LOCK_IS_KEPT_MS = 10 * 60_000  # after its deadline: one that is taken again and again costs no record more
 _LOCKS_A_TIME, _LOCKS_LOOKED_AT = 100, 1_000
@@ -26,10 +28,12 @@ _LOCKS_A_TIME, _LOCKS_LOOKED_AT = 100, 1_000
 class _Batch:
     """An EXPIRED on its way, and until it is folded."""
 
-    def __init__(self, expiry: Expiry, unit: Unit, partition: int) -> None:
+    def __init__(self, expiry: Expiry, unit: Unit, partition: int, count: int) -> None:
         self._expiry = expiry
         self.unit = unit
         self.partition = partition
+        self.count = count
+        """Of its items."""
         self.version: int | None = None
         """None: on its way."""
 
@@ -75,22 +79,55 @@ class Expiry:
         self._states = states
         self._lines = lines
         self._serving = serving
+        self._first = 0  # the partition that had no room the last time
 
     def time_passed(self) -> None:
-        """Say what has expired, of the units that are served here; one batch of each unit at a time."""
+        """Say what has expired, of the units that are served here; one batch of each unit at a time. Where that is much
+        at once, as of a cache that was filled at once, each partition has its turn."""
         for batch in list(self.batches.values()):
             if batch.version is not None and batch.version <= self._states[batch.partition].mark:
                 del self.batches[batch.unit]
-        for partition, state in self._states.items():
-            by_unit: dict[Unit, list[tuple[ItemKey, int]]] = defaultdict(list)
-            for key, version in state.expired(self._orders.now_ms, _LOOKED_AT):
-                unit = self._serving.unit_of(key.hash)
-                if unit is not None and unit not in self.batches and len(by_unit[unit]) < _A_TIME:
-                    by_unit[unit].append((key, version))
-            for served, items in by_unit.items():
-                batch = self.batches[served] = _Batch(self, served, partition)
-                self._orders.append(batch, served, Expired(tuple(items)))
+        room = _UNDER_WAY - sum(batch.count for batch in self.batches.values())
+        turn, self._first = self._first, 0
+        for partition, state in sorted(self._states.items(), key=lambda entry: entry[0] < turn):
+            if room > 0:
+                room -= self._say_expired(partition, state, room)
+            elif not self._first:
+                self._first = partition
             self._free_locks(partition, state)
+
+    def _say_expired(self, partition: int, state: KvState, room: int) -> int:
+        """How many items are said to have expired, ``room`` at the most."""
+        wanted = min(room, _A_TIME * len(self._units_without_batch(partition)))
+        by_unit: dict[Unit, list[tuple[ItemKey, int]]] = {}
+        for limit in (min(2 * wanted, _LOOKED_AT), _LOOKED_AT) if wanted else ():
+            found = state.expired(self._orders.now_ms, limit)
+            by_unit = self._by_unit(found)
+            if by_unit or len(found) < limit:
+                break  # else all of these are others', and there are more
+        said = 0
+        for unit, all_of_unit in by_unit.items():
+            items = tuple(all_of_unit[: room - said])
+            if items:
+                batch = self.batches[unit] = _Batch(self, unit, partition, len(items))
+                self._orders.append(batch, unit, Expired(items))
+                said += len(items)
+        return said
+
+    def _units_without_batch(self, partition: int) -> set[Unit]:
+        """That are served here."""
+        buckets = range(partition, self._serving.mask + 1, self._orders.partitions)
+        units = {self._serving.unit_of(bucket) for bucket in buckets} - self.batches.keys()
+        return {unit for unit in units if unit is not None}
+
+    def _by_unit(self, found: Sequence[tuple[ItemKey, int]]) -> dict[Unit, list[tuple[ItemKey, int]]]:
+        """Those whose unit is served here and has no batch."""
+        by_unit: dict[Unit, list[tuple[ItemKey, int]]] = defaultdict(list)
+        for key, version in found:
+            unit = self._serving.unit_of(key.hash)
+            if unit is not None and unit not in self.batches and len(by_unit[unit]) < _A_TIME:
+                by_unit[unit].append((key, version))
+        return by_unit
 
     def _free_locks(self, partition: int, state: KvState) -> None:
         """Not those that have a line: a renewal with the same code may be on its way. Where there is none, none comes
