@@ -20,7 +20,7 @@ from datetime import datetime
 from types import TracebackType
 
 from waltz_ray.coordination.api import ZooKeeper
-from waltz_ray.errors import ConfigError, NodeDamaged, VersionConflict, ZooKeeperUnreachable
+from waltz_ray.errors import ConfigError, NodeDamaged, StorageError, VersionConflict, ZooKeeperUnreachable
 from waltz_spark.streams.batches import Copies, Ready
 from waltz_spark.streams.commit import CommitThread, Hook, Work
 from waltz_spark.streams.copying import Copier, InProcess
@@ -146,7 +146,7 @@ class StreamService:
             return self._purged(self._clock())
 
     def run(self, stop: threading.Event) -> None:
-        """Pass after pass until ``stop`` is set, and once an hour a purge.
+        """Pass after pass until ``stop`` is set, and once an hour a purge; also before a file system's error ends it.
 
         Waits while ZooKeeper is away, another run has the lock, or a person has to put the thread's node right: that
         is said when it begins. Every other error ends it.
@@ -155,11 +155,12 @@ class StreamService:
         try:
             while not stop.is_set():
                 try:
-                    passed = self.run_once()
+                    passed = self._once_or_purged()
                     if passed.standing_by != standing_by:
                         self._say_standing_by(passed)
                     standing_by = passed.standing_by
-                    self._purge_hourly()
+                    if not standing_by:
+                        self._purge_hourly()
                     damaged = ""
                 except NodeDamaged as error:
                     if str(error) != damaged:
@@ -193,10 +194,20 @@ class StreamService:
     def _purged(self, now: datetime) -> list[str]:
         return purge(self.thread, self._zookeeper, self._files_of, now) if self._opened() else []
 
+    def _once_or_purged(self) -> Pass:
+        """``run_once``. Where the disk is full, what is over makes room for whoever begins again."""
+        try:
+            return self.run_once()
+        except StorageError:
+            self._purge_hourly()
+            raise
+
     def _purge_hourly(self) -> None:
         now = self._now()
-        if self.thread.is_open and hour_name(now) != self._purged_hour and self._set_clock.trusted:
+        if hour_name(now) != self._purged_hour and self._set_clock.trusted:
             with self.thread.ending_on_error(f"stream service {self.settings.name}"):
+                if not self._opened():
+                    return
                 for path in self._purged(now):
                     log.info("purged %s", path)
             self._purged_hour = hour_name(now)

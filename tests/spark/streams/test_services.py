@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 from collections.abc import Callable
@@ -282,6 +283,26 @@ def test_purge(bench: Bench) -> None:
         assert len(walk(bench.files, "/x/b/streams")) == 3
         mirror.run_once()
         assert len(merged.purge_once()) == 2
+
+
+def test_a_full_disk_is_purged_before_it_ends_the_service(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it stays full: whoever begins again copies first, and comes to no purge."""
+    tokyo = replace(bench.world.settings["tokyo"], consumers=())
+    with bench.service(tokyo) as service:
+        assert service.run_once().committed
+    bench.now += timedelta(hours=80)
+    bench.world.collect(bench.now - timedelta(minutes=3), 2, collector="new")
+
+    def full(path: str, target: str, span: object = None) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.files, "copy", full)
+        with pytest.raises(StorageError, match="No space left"):
+            bench.service(tokyo).run(threading.Event())
+    assert walk(bench.files, "/x/a/streams_local") == {"/x/a/streams_local": None}
+    with bench.service(tokyo) as service:
+        assert service.run_once().committed == ("202611242350.bank.tokyo.new",)
 
 
 @pytest.mark.parametrize("years", [80, -50])
