@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -239,6 +240,20 @@ def test_t28_many_pulls_and_one_confirm() -> None:
     assert again == [[0, 1, 2], [3], [4, 5, 6], [7, 8, 9]]
     assert shop.confirm(True).offset == shop.stored == 10
     assert shop.pull(manual=True).code == TopicCode.NOT_FOUND
+
+
+def test_t28_pulls_do_not_become_slower_the_more_is_not_confirmed() -> None:
+    """A consumer that confirms by hand, and never does, would keep all others of its actor waiting in the end."""
+    shop, pulls = Shop(end=60_000), 20_000
+    shop.register()
+    took_s = []
+    for _ in range(2):
+        began_s = time.process_time()
+        for _ in range(pulls // 2):
+            assert shop.pull(manual=True).messages
+        took_s.append(time.process_time() - began_s)
+    assert took_s[1] < 2 * took_s[0]
+    assert shop.confirm().offset == shop.stored == 3 * pulls
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ The walks break them by their names.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 from waltz_ray.topics.codes import TopicCode
@@ -96,7 +97,8 @@ def says_consumed(request: PullAsked | ConfirmAsked | PartitionGivenBack) -> boo
 def batch_end(ends: Sequence[int], position: int) -> int | None:
     """Where the batch ended that was delivered from here before, so that the same is delivered again; None: this is
     the first time. ``ends``: of the batches delivered and not confirmed, in order."""
-    return next((end for end in ends if end > position), None)
+    at = bisect_right(ends, position)
+    return ends[at] if at < len(ends) else None
 
 
 def memory_counts(known_epoch: int | None, epoch: int) -> bool:
