@@ -63,8 +63,9 @@ class RetentionByHand(ClusterHandle):
         """
         found = self._store.spaces.get(space)
         check_partition(partition_id, found.count)
-        if found.settings.get("compact"):
-            raise InvalidInput(f"space {space!r} is compacted: its layer says what may go, and nobody else")
+        if found.settings.get("compact") or found.kind == "kv":
+            why = "compacted" if found.settings.get("compact") else "of kind kv"
+            raise InvalidInput(f"space {space!r} is {why}: its layer says what may go, and nobody else")
         wanted_id = self._checked_id(found, partition_id, before)
         number, trims = found.first + partition_id, self._store.trims
         mark_before = trims.marks().get(number, 0)

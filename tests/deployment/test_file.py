@@ -93,7 +93,7 @@ spaces:
         (TOP + "spaces:\n  o: {}", 3, "spaces.o: a space of kind log has as many partitions as you say"),
         (TOP + "spaces:\n  O: {partitions: 1}", 3, "spaces.O: 'O' cannot name a space"),
         (TOP + "spaces:\n  k: {kind: kv, partitions: 3}", 3, "spaces.k: a space of kind kv has 1, 2, 4"),
-        (TOP + "spaces:\n  k: {kind: kv, retention_ms: 3}", 3, "spaces.k: with compact=1"),
+        (TOP + "spaces:\n  k: {kind: kv, retention_ms: 3}", 3, "spaces.k: retention would give up items"),
         (TOP + "spaces:\n  k: {kind: cv}", 3, "spaces.k: there are spaces of the kinds"),
         (TOP + "spaces:\n  o: {partitions: 1, max_message_bytes: 9}", 3, "spaces.o: max_message_bytes is of spaces"),
         (TOP + "spaces:\n  log: {partitions: 9}", 3, "spaces.log: it is of kind log, and has the partitions that"),

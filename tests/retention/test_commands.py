@@ -110,3 +110,8 @@ def test_a_layer_moves_the_mark_of_its_space_itself(cluster: Cluster, capsys: Ca
     assert spaces.get("latest").state is SpaceState.READY
     refused = told(cluster, capsys, "trim", "-p", "0", "--space", "latest", "--before", "0", code=1)
     assert refused == "waltz: space 'latest' is compacted: its layer says what may go, and nobody else\n"
+    items = spaces.create("items", 1, "kv", parsed_settings(["compact=0"]))
+    spaces.finish(items.partitions.stop)
+    spaces.mark_ready("items")
+    refused = told(cluster, capsys, "trim", "-p", "0", "--space", "items", "--before", "0", code=1)
+    assert refused == "waltz: space 'items' is of kind kv: its layer says what may go, and nobody else\n"

@@ -46,10 +46,10 @@ def test_a_space_of_kind_kv_has_sixteen_partitions_and_is_compacted() -> None:
     rig = Rig()
     found = rig.spaces.create("stock", None, "kv")
     assert (found.count, found.settings) == (16, {"compact": 1})
-    assert rig.spaces.create("own", 4, "kv", {"compact": 0, "retention_ms": 5}).settings == {
-        "compact": 0,
-        "retention_ms": 5,
-    }
+    assert rig.spaces.create("own", 4, "kv", {"compact": 0}).settings == {"compact": 0}
+    for change in ({"retention_ms": 5}, {"retention_bytes": 5}):
+        with pytest.raises(InvalidInput, match="retention would give up items that are alive"):
+            rig.spaces.set("own", change)
     assert rig.spaces.create("bare", 1, "kv", {"compact": None}).settings == {}
 
 
@@ -78,7 +78,7 @@ def test_a_cluster_from_before_there_were_spaces_has_one_and_gets_another() -> N
         (lambda s: s.create("a", None), InvalidInput, "of kind log has as many partitions as you say: say how many"),
         (lambda s: s.create("a", 12, "kv"), InvalidInput, "kv has 1, 2, 4, 8 ... or 4096 partitions, not 12; take 16"),
         (lambda s: s.create("a", 8192, "kv"), InvalidInput, "or 4096 partitions, not 8192"),
-        (lambda s: s.create("a", 4, "kv", {"retention_ms": 5}), InvalidInput, "with compact=1 the space's layer"),
+        (lambda s: s.create("a", 4, "kv", {"retention_ms": 5}), InvalidInput, "retention would give up items"),
         (
             lambda s: s.create("a", 65_536),
             InvalidInput,

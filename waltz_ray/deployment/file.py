@@ -79,7 +79,8 @@ class SpaceConfig:
     """How many bytes of each partition are kept at the least; none = all."""
 
     compact: int | None = None
-    """1: the space's layer says what may be forgotten, as of kind ``kv`` by default; 0: retention does."""
+    """1: the space's layer says what may be forgotten, as of kind ``kv`` by default; 0: retention does; of
+    kind ``kv`` all is kept then."""
 
     max_message_bytes: int | None = None
     """Of kind ``topic``: a longer message is refused; none = what ``topics.max_message_bytes`` says."""

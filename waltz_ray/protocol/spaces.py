@@ -202,7 +202,7 @@ def checked_count(kind: str, count: object) -> int:
 
 
 def first_settings(kind: str, settings: Mapping[str, Any]) -> dict[str, int]:
-    """Of a new space. Of kind kv it is compacted, unless ``compact`` is given: retention would give up what is alive.
+    """Of a new space. Of kind kv it is compacted, unless ``compact`` is given: then all of its log is kept.
 
     InvalidInput as of ``changed_settings``.
     """
@@ -226,6 +226,11 @@ def changed_settings(before: Mapping[str, int], changes: Mapping[str, Any], kind
             raise InvalidInput(f"max_message_bytes is of spaces of kind topic, at least 1: not {wanted} of kind {kind}")
         else:
             after[name] = wanted
+    if kind == "kv" and _KEPT & after.keys():
+        raise InvalidInput(
+            "retention would give up items that are alive, and then nobody could serve a space of kind kv again: set "
+            "no retention_ms, retention_bytes; compact=1 keeps its log short"
+        )
     if after.get("compact") and _KEPT & after.keys():
         raise InvalidInput(
             "with compact=1 the space's layer raises the trim marks: set no retention_ms, retention_bytes"
