@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -127,17 +128,20 @@ def test_a_command_ended_by_a_signal_of_ours(run: Run, cluster: FakeKvCluster) -
     assert cluster.state.locks == {}
 
 
-def test_a_command_whose_lock_is_lost(run: Run, cluster: FakeKvCluster) -> None:
+def test_a_command_whose_lock_is_lost(run: Run, cluster: FakeKvCluster, tmp_path: Path) -> None:
     """It is ended, and the exit code says why whatever its own is."""
-    text = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
+    runs = tmp_path / "runs"
+    text = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); "
+    text += "open(sys.argv[1], 'x').close(); signal.pause()"
 
-    def take_away() -> None:
+    async def take_away() -> None:
+        while not runs.exists():
+            await asyncio.sleep(0.005)  # polling interval, not synchronisation
         cluster.state.locks[b"leader"] = (1 << 60, time.monotonic() + 60)
 
-    thief = threading.Timer(1.0, take_away)
-    thief.start()
-    code, _, error = run("lock", "--lease", "0.5", "leader", "--", sys.executable, "-c", text)
-    thief.join()
+    thief = cluster.thread.start(take_away())
+    code, _, error = run("lock", "--lease", "3", "leader", "--", sys.executable, "-c", text, str(runs))
+    thief.result(20)
     cluster.state.locks.clear()
     first, second = error.splitlines()
     assert (code, first) == (75, f"waltz: lock 'leader' was lost, so {sys.executable!r} is ended")
