@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -410,23 +409,15 @@ def test_many_are_not_before_appends_that_wait_for_their_turn(server: FakeServer
     run(test)
 
 
-def own_time_s() -> float:
-    """A clock that stands still while this thread waits for a CPU that others have (Linux says for how long)."""
-    try:
-        waited_ns = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
-    except FileNotFoundError:
-        waited_ns = 0
-    return time.perf_counter() - waited_ns / 1e9
-
-
 async def longest_pause_s(work: Coroutine[Any, Any, None]) -> float:
-    """Between two turns of the loop in which ``work`` is done. Without the garbage collector, whose are its own."""
-    task, longest_s, last_s = asyncio.create_task(work), 0.0, own_time_s()
+    """Between two turns of the loop in which ``work`` is done. Without the garbage collector, whose are its own; by a
+    clock that stands still while this thread waits for a CPU, or for Python's lock, whose owner may wait for one."""
+    task, longest_s, last_s = asyncio.create_task(work), 0.0, time.thread_time()
     gc.disable()
     try:
         while not task.done():
             await asyncio.sleep(0)
-            now_s = own_time_s()
+            now_s = time.thread_time()
             longest_s, last_s = max(longest_s, now_s - last_s), now_s
     finally:
         gc.enable()

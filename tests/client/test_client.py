@@ -128,7 +128,7 @@ def test_invalid_input_is_refused_at_once(make_client: MakeClient) -> None:
 
 def test_a_server_that_is_too_old(server: FakeServer, make_client: MakeClient) -> None:
     server.script.hello_versions = (0, 1, 2, 3, 4)
-    client = make_client(config=ClientConfig(mount_timeout_ms=100))
+    client = make_client(config=ClientConfig(mount_timeout_ms=1000))  # enough to hear it on a loaded machine
     with pytest.raises(PartitionNotReady, match="speaks version 4 at most"):
         client.append(0, b"x").result(PATIENCE_S)
 

@@ -17,6 +17,7 @@ import pytest
 
 from tests.client.conftest import PATIENCE_S, MakeAnyClient, Recorder
 from tests.client.fake_server import FakeDirectory, FakeServer
+from tests.cluster.harness import wait_until
 from waltz_ray.client import SubmitResult, Transaction, TransactionBuilder, TransactionContext
 from waltz_ray.client.keys import Lock
 from waltz_ray.config import ClientConfig
@@ -488,6 +489,8 @@ def test_a_time_out_says_unknown_and_carries_the_fate(
         fates.append(caught.value.fate)
     with pytest.raises(AppendTimeout, match="3 of 3 appends"):
         client.flush(0.01)  # they are open
+    if arrives:
+        wait_until(lambda: len(server.logs[0].data()) == 5, "they are in the log", PATIENCE_S)
     server.script.hold_feeds = server.script.hold_appends = False
     server.drop_connections()  # the next mount tells what is in the log
     if arrives:

@@ -48,11 +48,13 @@ def test_appends_that_wait(server: FakeServer, make_any: MakeAnyClient, caplog: 
 
 def test_a_mount_that_waits(server: FakeServer, make_any: MakeAnyClient, caplog: pytest.LogCaptureFixture) -> None:
     server.script.hold_mounts, server.script.hindrance = True, FULL
-    client = make_any(config=ClientConfig(hindrance_after_ms=50, mount_timeout_ms=600), partitions=[0])
+    client = make_any(config=ClientConfig(hindrance_after_ms=50, mount_timeout_ms=1500), partitions=[0])
+    waiting = client.append(0, b"x")
+    until_warned(caplog, FULL)
     with pytest.raises(PartitionNotReady, match=FULL):
-        client.wait_ready(0.5)
+        client.wait_ready(0.05)
     with pytest.raises(PartitionNotReady, match=FULL):
-        client.append(0, b"x").result(PATIENCE_S)
+        waiting.result(PATIENCE_S)
     assert warnings_of(caplog) == [f"partition 0 takes no appends just now: {FULL}"]
 
 
@@ -61,8 +63,10 @@ def test_nobody_has_the_partition(
 ) -> None:
     directory.move(0, None)
     client = make_any(config=SOON, partitions=[0])
+    client.append(0, b"x")
+    until_warned(caplog, "no server has it")
     with pytest.raises(PartitionNotReady, match="no server has it"):
-        client.wait_ready(0.5)
+        client.wait_ready(0.05)
     assert warnings_of(caplog) == ["partition 0 takes no appends just now: no server has it"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import TimeoutError
 
@@ -108,11 +107,9 @@ def test_a_connection_that_somebody_has_forgotten_is_made_anew(proxy: CuttingPro
     client = make_client(config=SOON, partitions=[0])
     assert client.append(0, b"first").result(PATIENCE_S) == 0
     assert client.server_high_water_mark(0) == 0
-    proxy.forget()
-    begin_s = time.monotonic()
+    proxy.forget()  # TCP says nothing of it: the proxy's machine answers
     assert client.append(0, b"second").result(PATIENCE_S) == 1
     assert client.server_high_water_mark(0) == 1
-    assert time.monotonic() - begin_s < 3.0
 
 
 def test_who_only_follows_a_feed_notices_as_well(
@@ -144,12 +141,15 @@ def test_with_0_it_is_left_to_tcp(proxy: CuttingProxy, make_client: MakeClient) 
 
 
 def test_a_partition_that_has_moved_does_not_wait_for_who_hangs(
-    proxy: CuttingProxy, server: FakeServer, directory: FakeDirectory, make_client: MakeClient
+    proxy: CuttingProxy,
+    server: FakeServer,
+    directory: FakeDirectory,
+    make_client: MakeClient,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("waltz_ray.client.stream._HELLO_TIMEOUT_MS", 60_000)  # longer than the patience of the test
     proxy.stall()
     waiting = make_client(config=SOON, partitions=[0]).append(0, b"first")
     wait_until(lambda: proxy.accepted, "a connection is being opened")
-    begin_s = time.monotonic()
     directory.move(0, server.location(0))
     assert waiting.result(PATIENCE_S) == 0
-    assert time.monotonic() - begin_s < 2.5, "it waited for a HELLO"

@@ -73,10 +73,10 @@ def test_a_connection_on_which_nothing_comes_does_not_use_up_the_time(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Something in between has forgotten it, or its server hangs and another one has the partition by now."""
-    monkeypatch.setattr(range_reader, "_ANSWER_S", 0.2)
     server.append_directly(0, [b"a", b"b"])
     with CuttingProxy(server.endpoint) as between, RangeReader(lambda partition: between.endpoint, 10.0) as reader:
         assert reader.high_water_mark(0) == 1
+        monkeypatch.setattr(range_reader, "_ANSWER_S", 1.0)  # long enough for the new connection to answer
         between.forget()
         assert sum(map(len, reader.read_range(0, 0, 2))) == 2
         assert between.accepted == 2
@@ -106,7 +106,7 @@ def test_a_damaged_record_is_not_handed_out(server: FakeServer) -> None:
     lengths = np.array(whole.lengths, dtype=np.int32)
     server.do(lambda: server.logs[0].batches.__setitem__(0, RecordBatch(0, 0, lengths, bytes(damaged))))
     with (
-        RangeReader(lambda partition: server.endpoint, timeout_s=0.1) as reader,
+        RangeReader(lambda partition: server.endpoint, timeout_s=1.0) as reader,  # enough to hear it once
         pytest.raises(DataUnavailable, match="transaction 1 arrived damaged"),
     ):
         list(reader.read_range(0, 0, 2))
