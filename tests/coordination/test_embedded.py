@@ -106,6 +106,19 @@ def test_one_that_was_only_launched_is_adopted(data_dir: Path) -> None:
         EmbeddedZooKeeper(data_dir, port=1).launch()
 
 
+def test_one_that_was_just_launched_is_not_launched_again(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Popen is back before Linux shows the new program's arguments: there would be two servers in one directory."""
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda process: [])
+    EmbeddedZooKeeper(data_dir).launch()
+    server = EmbeddedZooKeeper(data_dir)
+    pid = server.pid
+    assert pid is not None
+    server.launch()
+    monkeypatch.undo()
+    assert server.start().startswith("127.0.0.1:")
+    assert server.pid == pid
+
+
 def test_what_an_earlier_version_has_started_is_adopted(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In an upgrade: two servers in one directory would be the end of it."""
     with monkeypatch.context() as earlier:

@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import cast
 
 import psutil  # type: ignore[import-untyped]
 
@@ -206,7 +207,8 @@ class EmbeddedZooKeeper:
                 continue
             try:
                 process = psutil.Process(pid)
-                command = process.cmdline()
+                # Linux shows a new program's arguments later than Popen returns: those of a child are known without it.
+                command = cast("list[str]", child.args) if child else process.cmdline()
                 alive = process.status() != psutil.STATUS_ZOMBIE
             except psutil.Error:  # gone, or not ours to look at
                 continue
