@@ -36,6 +36,13 @@ def _nobodys_contexts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         yield
 
 
+@pytest.fixture
+def whole_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has come at once is worked off in one turn of a loop, however long a loaded machine takes for it."""
+    monkeypatch.setattr("waltz_ray.net.stream._TURN_S", 60.0)
+    monkeypatch.setattr("waltz_ray.net.backlog._TURN_S", 60.0)
+
+
 @pytest.fixture(scope="session")
 def ray_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Ray that this process has joined; "127.0.0.1:port"."""

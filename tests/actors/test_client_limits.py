@@ -187,6 +187,7 @@ class Reader:
         return await self._read(*arguments)
 
 
+@pytest.mark.usefixtures("whole_turns")
 @pytest.mark.parametrize(("max_bytes", "most"), [(1 << 30, 4), (1000, 64)])
 @in_loop
 async def test_only_some_of_many_requests_are_under_way(
@@ -206,6 +207,7 @@ async def test_only_some_of_many_requests_are_under_way(
     await until(lambda: len(door.told()) == 1500)
 
 
+@pytest.mark.usefixtures("whole_turns")
 @pytest.mark.parametrize(("transactions", "most"), [(1 << 40, 2), (100, 64)])
 @in_loop
 async def test_answers_of_many_times_are_few_at_one_time(

@@ -20,6 +20,7 @@ from waltz_ray.protocol.partition.events import Unassigned
 from waltz_ray.protocol.records import RecordBatch
 
 TURNS = 100_000
+PATIENCE_S = 60.0
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -35,11 +36,10 @@ def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 async def until(condition: Callable[[], object]) -> None:
     """Turns of the loop until it holds."""
-    for _ in range(TURNS):
-        if condition():
-            return
+    end_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end_s, "it never came"
         await asyncio.sleep(0)
-    raise AssertionError("it never came")
 
 
 @pytest.fixture

@@ -406,6 +406,7 @@ def test_o46_a_client_is_sent_on_by_the_server_of_old() -> None:
 # ---- how it is put together -----------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("whole_turns")
 def test_replies_of_one_turn_leave_with_one_write(running: RunningGateway, peer: Peer) -> None:
     peer.ask(30)
     (connection,) = running.gateway._shared.connections.values()

@@ -68,6 +68,7 @@ def shared() -> HalfFrames:
     return HalfFrames(1 << 30, STALL_MS)
 
 
+@pytest.mark.usefixtures("whole_turns")
 @in_loop
 async def test_whole_frames_set_no_clock_and_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     all_of_them = shared()

@@ -92,6 +92,7 @@ async def ended(stream: Stream[Any]) -> None:
         await asyncio.sleep(0.001)
 
 
+@pytest.mark.usefixtures("whole_turns")
 def test_a_framer_of_another_protocol() -> None:
     async def body() -> None:
         stream, wire = connected()

@@ -274,6 +274,7 @@ async def test_a_document_that_makes_no_sense_changes_nothing(caplog: pytest.Log
     assert isinstance(door.told()[-1], NotAllowed), "who cannot tell what is forbidden lets nobody in"
 
 
+@pytest.mark.usefixtures("whole_turns")
 @in_loop
 async def test_refusals_are_counted_and_told_seldom(caplog: pytest.LogCaptureFixture) -> None:
     server = guarded_server()
@@ -290,6 +291,7 @@ async def test_refusals_are_counted_and_told_seldom(caplog: pytest.LogCaptureFix
     assert measures.access_refused == {"nobody": 50}
 
 
+@pytest.mark.usefixtures("whole_turns")
 @in_loop
 async def test_who_goes_on_asking_what_is_refused_is_closed() -> None:
     server = guarded_server()
@@ -300,6 +302,7 @@ async def test_who_goes_on_asking_what_is_refused_is_closed() -> None:
     assert (before, door.wire.ended) == ("", "closed")
 
 
+@pytest.mark.usefixtures("whole_turns")
 @in_loop
 async def test_what_is_remembered_of_a_connection_is_bounded() -> None:
     server = guarded_server(replace(RULES, rights={("ann", ANY): frozenset(SpaceRight)}, clients=frozenset({"ann"})))
