@@ -45,13 +45,14 @@ BESIDE = (
 """Tests that only calculate, and read and write files: no clusters, no ports, no time limits of their own."""
 
 _LOWEST_PRIORITY = 19
+_PATIENCE = "--timeout=1800"  # a second of work takes minutes at the lowest priority where two others want both cores
 _NO_TESTS = 5  # pytest's exit status
 _PYTEST = (sys.executable, "-m", "pytest", "-W", "error", "-m", "not long")
 
 
 def lanes(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """What pytest is to be given in the one lane and in the one beside it; together they are every test once."""
-    return [*(f"--ignore={path}" for path in BESIDE), *arguments], [*BESIDE, *arguments]
+    return [*(f"--ignore={path}" for path in BESIDE), *arguments], [*BESIDE, _PATIENCE, *arguments]
 
 
 def outcome(codes: Sequence[int]) -> int:

@@ -198,7 +198,7 @@ def test_the_same_seed_is_the_same_history(seed: int) -> None:
     code = f"from tests.simulation.campaign import one_seed; print(one_seed({seed}).digest)"
     environment = {**os.environ, "PYTHONHASHSEED": "12345"}
     there = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=900
     ).stdout.strip()
     assert here == [there, there]
     assert passed(seed + 1).digest != there

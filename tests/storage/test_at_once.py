@@ -21,7 +21,7 @@ from waltz_ray.storage import disk as gate
 from waltz_ray.storage.disk import DurableDisk, OsDisk
 from waltz_ray.storage.store import ReplicaStore
 
-PATIENCE_S = 20.0
+PATIENCE_S = 600.0  # a test of the lane with the lowest priority
 EACH = replace(CONFIG, journal_bytes=0)
 ROOMY = replace(EACH, segment_size_bytes=1 << 20)
 

@@ -45,6 +45,8 @@ from waltz_ray.storage.disk import DurableDisk, Mode, OsDisk, Writable
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.replica_service import ReplicaService
 
+PATIENCE_S = 600.0  # a test of the lane with the lowest priority
+
 
 class HookedDisk(FaultyDisk):
     """Calls ``hooks[name]`` once, before the next call of that name on a segment (of partition ``hooked_partition``,
@@ -252,7 +254,7 @@ def test_a_sync_behind_one_that_fails_by_the_same_handle_proves_nothing(
 
     monkeypatch.setattr(os, "fdatasync", fdatasync)
     one.start()
-    assert told.wait(20)
+    assert told.wait(PATIENCE_S)
     one.join()
     other.join()
     assert outcomes == ["failed", "failed"]
@@ -319,7 +321,7 @@ def elsewhere(replica: ReplicaService, *requests: ReplicaRequest) -> list[Replic
     replies: list[ReplicaReply] = []
     thread = threading.Thread(target=lambda: replies.extend(replica.handle(requests, OTHER)))
     thread.start()
-    thread.join(timeout=20)
+    thread.join(timeout=PATIENCE_S)
     assert not thread.is_alive()
     return replies
 
@@ -407,7 +409,7 @@ def test_a_log_cut_while_a_turn_syncs_is_not_acknowledged(session_id: int, code:
     answers: list[ReplicaReply] = []
 
     def open_and_cut() -> None:
-        begun.wait(20)
+        begun.wait(PATIENCE_S)
         answers.extend(replica.handle([Open(0, session_id, KEY), Truncate(0, session_id, 3)], OTHER))
         cut.set()
 
@@ -419,7 +421,7 @@ def test_a_log_cut_while_a_turn_syncs_is_not_acknowledged(session_id: int, code:
     def sync_and_be_late(partition_ids: Iterable[int]) -> None:
         sync(partition_ids)
         if threading.current_thread() is not other:
-            assert cut.wait(20)
+            assert cut.wait(PATIENCE_S)
 
     replica.store.sync = sync_and_be_late  # type: ignore[method-assign]
     replies = replica.handle([append_of(0, 6, 3)], MINE)
