@@ -135,7 +135,7 @@ def test_a_killed_servers_partitions_move_long_before_its_session_ends(rig: Rig)
     before = time.monotonic()
     servers[0].die()
     until(lambda: rig.owners() == [1, 1, 1, 1], "the other one has everything")
-    assert time.monotonic() - before < 1.0
+    assert time.monotonic() - before < 5.0, "its session has 10 s"
     assert set(rig.store.servers()) == {1}
 
 

@@ -147,7 +147,7 @@ def test_a_buffer_is_small_until_it_is_needed_and_small_again_afterwards() -> No
 
 def test_who_says_nothing_is_closed(made: Made, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    endpoint = made(hello_timeout_s=0.05)
+    endpoint = made(hello_timeout_s=0.5)  # who ``works`` has to greet in that
     with connected(endpoint.start(), hello=False) as silent:
         assert silent.is_closed()
     assert works(endpoint)
@@ -155,7 +155,7 @@ def test_who_says_nothing_is_closed(made: Made, caplog: pytest.LogCaptureFixture
 
 
 def test_who_has_greeted_may_be_silent(made: Made) -> None:
-    endpoint = made(hello_timeout_s=0.2)
+    endpoint = made(hello_timeout_s=0.5)
     with connected(endpoint.start()) as greeted, connected(endpoint.endpoint, hello=False) as silent:
         assert isinstance(greeted.ask(State(1, 2)), StateReply)
         assert silent.is_closed(), "the time is over"

@@ -105,7 +105,7 @@ def test_a_killed_actors_buckets_move_long_before_its_session_ends(rig: Rig) -> 
             first.die()
             accepted.close()
             await rig.soon(lambda: rig.primaries() == {1: 16}, "the other one has everything")
-            assert time.monotonic() - before < 1.5
+            assert time.monotonic() - before < 5.0, "its session has 10 s"
             assert set(rig.store.members()) == {1}
             rig.actor(0)
             await rig.soon(lambda: rig.primaries() == {0: 8, 1: 8}, "the restarted one has its share")

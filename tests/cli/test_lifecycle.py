@@ -26,10 +26,10 @@ from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.finding import cluster_file
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]  # each command is a process that loads Ray
 
 
-def until(condition: Callable[[], bool], what: str, seconds: float = 40) -> None:
+def until(condition: Callable[[], bool], what: str, seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
@@ -38,7 +38,23 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 40) -> None
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Those that have not ended; a zombie has, its parent has just not asked yet."""
-    return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+    def lives(process: psutil.Process) -> bool:
+        try:
+            return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:  # it has ended between the two
+            return False
+
+    return [process for process in processes if lives(process)]
+
+
+def connections(process: psutil.Process) -> list[tuple[str, Any]]:
+    """Of TCP, each with the process; none of one that has ended meanwhile, as Ray's workers do when a driver leaves."""
+    try:
+        who = " ".join(process.cmdline())[:60]
+        return [(who, connection) for connection in process.net_connections("tcp")]
+    except psutil.NoSuchProcess:  # also a zombie
+        return []
 
 
 class Lifecycle:
@@ -108,7 +124,8 @@ def test_everything_is_ready_when_up_returns(life: Lifecycle) -> None:
     status = life.status()
     assert {p["state"] for s in status["servers"].values() for p in s["partitions"].values()} == {"READY"}
     assert {r["state"] for r in status["replicas"].values()} == {"SERVING"}
-    assert [p["members"] for p in status["partitions"]] == [[0, 1, 2], [0, 1, 2]]
+    # A quorum is enough to be ready: a replica that was slow to start joins later.
+    until(lambda: [p["members"] for p in life.status()["partitions"]] == [[0, 1, 2]] * 2, "all replicas are members")
     table = life.waltz("status", "--cluster", "life").stdout
     assert "cluster life" in table
     assert "READY" in table
@@ -117,9 +134,9 @@ def test_everything_is_ready_when_up_returns(life: Lifecycle) -> None:
 def test_it_listens_on_loopback_only(life: Lifecycle) -> None:
     # Ray's metrics agent listens on every address whatever it is told; everything that takes orders must not.
     open_to_all = [
-        (" ".join(process.cmdline())[:60], connection.laddr)
+        (who, connection.laddr)
         for process in life.processes()
-        for connection in process.net_connections("tcp")
+        for who, connection in connections(process)
         if connection.status == psutil.CONN_LISTEN and not connection.laddr.ip.endswith("127.0.0.1")
     ]
     assert open_to_all == []
@@ -146,7 +163,7 @@ def test_appends_survive_a_killed_server_and_a_killed_replica(life: Lifecycle, s
         os.kill(status["servers"][str(victim)]["pid"], signal.SIGKILL)
         before = time.monotonic()
         until(lambda: store.assignment()[0].owners[0].server_id != victim, "the partition is assigned elsewhere")
-        assert time.monotonic() - before < 1.0, "not left to the ZooKeeper session"
+        assert time.monotonic() - before < 4.0, "not left to the ZooKeeper session, which has 6 s"
         os.kill(status["replicas"]["1"]["pid"], signal.SIGKILL)
         for payload in life.payloads[100:]:
             client.append(0, payload).result(30)
@@ -183,11 +200,13 @@ def test_status_says_in_time_who_hangs(life: Lifecycle) -> None:
     def told(whom: str) -> str:
         before = time.monotonic()
         text = life.waltz("status", "--dir", str(life.directory), code=1).stdout
-        assert time.monotonic() - before < 15, f"10 s, and room for a loaded machine: {text}"
+        assert time.monotonic() - before < 15 + 3 * usual_s, f"10 s, and room for a loaded machine: {text}"
         assert whom in text
         return text
 
+    begin_s = time.monotonic()
     status = life.status()
+    usual_s = time.monotonic() - begin_s  # most of it to import what it needs, which a loaded machine is long about
     zookeeper = EmbeddedZooKeeper(life.directory / "zookeeper").pid
     assert zookeeper is not None
     with stopped(zookeeper, status["servers"]["0"]["pid"], status["replicas"]["0"]["pid"]):

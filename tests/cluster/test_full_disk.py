@@ -67,7 +67,7 @@ def test_who_appends_is_told_of_full_disks_within_seconds(
         assert told, caplog.text
         assert told[0].levelname == "WARNING"
         assert len({record.getMessage() for record in told}) == len(told), "the same reason twice"
-        assert time.monotonic() - begin_s < _LONGEST_S + 2
+        assert time.monotonic() - begin_s < _LONGEST_S + 10, "an append without a limit would wait for ever"
         assert _session(cluster) - before <= 10, "sessions are opened for nothing"
         assert "replica-1" in told[0].getMessage(), "which disk it is"
 

@@ -144,7 +144,7 @@ def test_a_certificate_of_another_authority_is_refused_by_the_handshake(
     )
     with comes(cluster, wrong) as client, pytest.raises(PartitionNotReady, match="was not ready"):
         client.append(0, b"never").result(20)
-    distrusting = replace(shown(files, "reader"), tls_authority=str(strange / "authority.pem"), mount_timeout_ms=500)
+    distrusting = replace(shown(files, "reader"), tls_authority=str(strange / "authority.pem"), mount_timeout_ms=1500)
     with comes(cluster, distrusting) as client, pytest.raises(PartitionNotReady, match="certificate verify failed"):
         client.append(0, b"never").result(20)
 
@@ -214,7 +214,7 @@ def test_where_only_tls_is_taken_clients_find_it_out(
     for variable in ("AUTHORITY", "CERTIFICATE", "KEY"):
         monkeypatch.delenv(f"WALTZ_TLS_{variable}")
     with (
-        comes(cluster, ClientConfig(mount_timeout_ms=500)) as client,
+        comes(cluster, ClientConfig(mount_timeout_ms=1500)) as client,
         pytest.raises(PartitionNotReady, match="certificate verify failed"),
     ):
         client.append(0, b"never").result(20)

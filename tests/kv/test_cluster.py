@@ -199,7 +199,7 @@ def test_o43_fullwait_waits_for_one_that_can_have_it(cluster: RealCluster) -> No
         with cluster.stopped(f"kv/{stopped}"):
             begin_s = time.monotonic()
             assert client.set_int(name, 2).opcode == 1
-            assert time.monotonic() - begin_s < 1.0
+            assert cluster.secondary(name) == stopped, "it waited for no other one"
             assert client.set_int(name, 3, fullwait=1).opcode == 1
             assert time.monotonic() - begin_s > 1.0, "nobody had it"
             assert cluster.secondary(name) != stopped
@@ -212,18 +212,19 @@ def test_o07_o42_o47_o48_a_killed_primary(cluster: RealCluster) -> None:
     with foreign(cluster) as client, kv.connect(cluster.name, zookeeper=cluster.zookeeper) as native:
         begin_s = time.monotonic()
         assert client.set_int(name, 46, expires=5).opcode == 1
+        set_s = time.monotonic()
         client.set_int(b"something else", 47)
         code, short = client.lock(name, 60, 0), client.lock(b"short", 1, 0)
         assert code is not None
         assert short is not None
         time.sleep(max(0.0, begin_s + 2 - time.monotonic()))
-        killed_s, victim = time.monotonic(), cluster.primary(name)
+        victim = cluster.primary(name)
         cluster.kill(f"kv/{victim}")
-        assert native.get(name) == 46
-        assert time.monotonic() - killed_s < 10
+        found = native.get(name, timeout=30)
+        assert found == 46 or time.monotonic() > begin_s + 5, "unless another one was long in taking over"
         asked_s = time.monotonic()
         while native.get(name) == 46:
-            assert asked_s < begin_s + 6, "O42: it is over"
+            assert asked_s < set_s + 6, "O42: it is over"
             asked_s = time.monotonic()
         assert time.monotonic() > begin_s + 4, "it is not its time yet"
         assert native.get(name) is None

@@ -315,9 +315,9 @@ def served(random: Random, count: int, keys: int, callers: int) -> list[KvCall]:
 def test_ten_thousand_calls_within_seconds() -> None:
     history = served(Random(5), 10_000, 100, 20)
     assert sum(call.result is None for call in history) > 50
-    begin = time.perf_counter()
+    begin = time.process_time()
     steps = check(history, ITEMS)
-    assert time.perf_counter() - begin < 10.0
+    assert time.process_time() - begin < 10.0
     assert 10_000 <= steps < 100_000
     stale = max((call for call in history if isinstance(call.result, Shown)), key=lambda call: call.invoked)
     with pytest.raises(NotLinearizable):

@@ -329,7 +329,7 @@ async def test_a_client_that_is_not_let_in_says_so_at_once_and_comes_in_when_it_
 async def test_who_may_only_append_does_not_ask_again_and_again_who_has_an_item(files: Path) -> None:
     """It asks by reading, which would be refused each time, and end the connection after so many."""
     gateway, server = await listening(files, KV_RULES, DictPort(Hashmasks(0xF, ())))
-    async with AsyncKvClient(FakePlace([server]), shown(files, "appender", timeout_s=0.5)) as items:
+    async with AsyncKvClient(FakePlace([server]), shown(files, "appender", timeout_s=1.5)) as items:
         with pytest.raises(KvNotReady):
             await items.set("colour", "red")
     assert gateway.counts.access_refused == {"no_right": 1}

@@ -84,10 +84,10 @@ def test_a_client_takes_the_arguments_of_a_real_ones() -> None:
 
 def test_it_is_quick_enough_for_tests() -> None:
     with InMemoryCluster() as cluster, cluster.connect() as client:
-        start = time.monotonic()
+        start = time.process_time()  # what others take of a loaded machine does not count
         appends = [client.append(0, b"x" * 100) for _ in range(5000)]
         assert [append.result(PATIENCE_S) for append in appends] == list(range(5000))
-        assert time.monotonic() - start < 1.0  # a tenth of that on a quiet machine
+        assert time.process_time() - start < 1.0  # a tenth to a fifth of that
 
 
 def test_exactly_once_whatever_happens() -> None:

@@ -220,14 +220,13 @@ class Crowd:
     def counts(self) -> list[int]:
         return sorted((len(each.has) for each in self.members.values()), reverse=True)
 
-    async def until_shared(self, counts: Sequence[int], limit_s: float = 20.0) -> float:
-        """Beat until it is so; seconds that it took."""
+    async def until_shared(self, counts: Sequence[int], limit_s: float = 20.0) -> None:
+        """Beat until it is so."""
         begun = time.monotonic()
         while self.counts() != sorted(counts, reverse=True):
             assert time.monotonic() - begun < limit_s, f"{self.counts()}, not {counts}"
             await self.beat()
             await asyncio.sleep(0.005)  # polling interval, not synchronisation
-        return time.monotonic() - begun
 
     async def random_life(self, seed: int, steps: int, most: int) -> None:
         """Members come, leave, vanish, and beat, in any order."""

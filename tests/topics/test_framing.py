@@ -90,9 +90,9 @@ def test_a_message_of_20_mib() -> None:
     message = random.Random(1).randbytes(20 << 20)
     frame = encode_frame(9, message)
     framer = TopicFramer()
-    began = time.monotonic()
+    began = time.process_time()
     assert fed(framer, frame, [65536]) == [(9, message)]
-    assert time.monotonic() - began < 5  # it takes milliseconds; what copies all of it each time takes minutes
+    assert time.process_time() - began < 5  # it takes milliseconds; what copies all of it each time takes minutes
 
 
 # ---- nonsense -----------------------------------------------------------------------------------------------
