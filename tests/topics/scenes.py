@@ -143,6 +143,8 @@ class Crowd:
         self.moves: list[tuple[str, str, str]] = []
         """(partition, from, to) of grants."""
         self._last: dict[str, str] = {}
+        self._in_doubt: dict[str, set[tuple[str, str]]] = {}
+        """By member: what it had when it had been silent for too long, and has still."""
         self._connections: dict[int, ForeignClient] = {}
         for server in cluster.servers.values():
             self.watch(server)
@@ -205,16 +207,22 @@ class Crowd:
         """Everybody at once; no partition may have two."""
 
         async def one(member: SceneMember) -> None:
+            had, spoke = member.partitions, member.spoke
             await member.beat()
+            if member.spoke - spoke >= self.cluster.config.client_ms / 1000:
+                self._in_doubt[member.name] = had
             self.check()
 
         await asyncio.gather(*(one(self.members[name]) for name in names or list(self.members)))
 
     def check(self) -> None:
-        """Who was silent for longer than the master waits may have lost what it has, and will hear of it."""
+        """Who was silent for longer than the master waits may have lost what it has, and will hear of it: also after it
+        has registered again, until then."""
         since = time.monotonic() - self.cluster.config.client_ms / 1000
         known = [each for each in self.members.values() if each.spoke > since]
-        has = [(partition, each.name) for each in known for partition in each.partitions]
+        for name in self._in_doubt.keys() & self.members.keys():
+            self._in_doubt[name] &= self.members[name].partitions
+        has = [(one, each.name) for each in known for one in each.partitions - self._in_doubt.get(each.name, set())]
         assert len({partition for partition, _ in has}) == len(has), f"two have one: {sorted(has)}"
 
     def counts(self) -> list[int]:
