@@ -773,7 +773,7 @@ def test_a_refusal_of_what_was_sent_once_or_has_its_answer_is_not_kept() -> None
     assert refused_with([stands(owner, owner.ask(erase(repeated=True)))]).code == FailCode.CONFLICT
 
 
-def test_of_items_with_one_name_a_scan_has_the_last_one_written_and_no_more() -> None:
+def test_of_items_with_one_name_a_scan_has_no_more_than_fit_in_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients of the document may give no names, or hash as they like: all of these in one answer are more than a frame
     takes, and nobody could scan the space."""
     owner = Owner()
@@ -786,8 +786,15 @@ def test_of_items_with_one_name_a_scan_has_the_last_one_written_and_no_more() ->
 
     keys = [ItemKey(0, number << 8, name) for number, name in enumerate((b"", b"a", b"b") * 3)]
     owner.fold(*(Set(key, 4, b"%d" % number, 0, b"", NOBODYS, NOW) for number, key in enumerate(keys)))
-    page = scanned(b"", 1)
-    assert [(item.name, item.data) for item in page.items] == [(b"", b"6"), (b"a", b"7")]
-    rest = scanned(b"a", 1)
-    assert [(item.name, item.data) for item in rest.items] == [(b"b", b"8")]
+    page, rest = scanned(b"", 1), scanned(b"a", 1)
+    assert [item.name for item in page.items] == [b""] * 3 + [b"a"] * 3
+    assert [item.data for item in rest.items] == [b"2", b"5", b"8"]
     assert (page.more, rest.more) == (True, False)
+    for bound, value in (("_PAGE_ITEMS", 2), ("_PAGE_BYTES", 2)):
+        with monkeypatch.context() as patched:
+            patched.setattr(scanning, bound, value)
+            page, rest = scanned(b"", 1), scanned(b"a", 1)
+            assert [item.data for item in page.items] == [b"0", b"3", b"1"]
+            assert [item.data for item in rest.items][:1] == [b"2"]
+            assert len(rest.items) <= 2
+            assert (page.more, rest.more) == (True, False)

@@ -16,6 +16,7 @@ __all__ = ["scanned"]
 
 _ROWS, _ROWS_BYTES = 512, 1 << 20  # that are looked at together
 _PAGE_BYTES = 4 << 20  # names and values: at so many a page ends, though it could have more items
+_PAGE_ITEMS = 4096  # the same where they have one name: of those that a page goes on behind a command says how many
 
 
 def scanned(
@@ -40,16 +41,14 @@ def scanned(
         shown = visible(item, now_ms)
         if shown is None or key.hash & mask not in mine or (shown.map_name and shown.map_name != scan.map_name):
             continue
-        expires_ms = max(1, shown.deadline_ms - now_ms) if shown.deadline_ms else 0
-        one = ScanItem(key.name, shown.type, shown.data, shown.version, expires_ms)
-        if found and found[-1].name == key.name:  # of clients that hash oddly: the last one written is shown
-            if found[-1].version < one.version:
-                found[-1] = one
-            continue
-        if counted and (counted == scan.limit or size >= _PAGE_BYTES):
+        same = bool(found) and found[-1].name == key.name
+        if same and (len(found) >= _PAGE_ITEMS or size >= _PAGE_BYTES):
+            continue  # of clients that hash oddly, or give no names: a page goes on behind a name, so there is no room
+        if not same and counted and (counted == scan.limit or size >= _PAGE_BYTES):
             return Scanned(mask, tuple(mine), True, state.mark, tuple(found)), units
-        found.append(one)
-        counted += key.name != b""
+        expires_ms = max(1, shown.deadline_ms - now_ms) if shown.deadline_ms else 0
+        found.append(ScanItem(key.name, shown.type, shown.data, shown.version, expires_ms))
+        counted += not same and key.name != b""
         size += len(key.name) + len(shown.data)
     return Scanned(mask, tuple(mine), False, state.mark, tuple(found)), units
 
