@@ -10,13 +10,14 @@ from waltz_spark import read_kv
 
 import waltz_ray
 from waltz_ray.bring_up import Cluster
+from waltz_ray.coordination.trim_store import TrimStore
+from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import InvalidInput, SpaceNotFound
 from waltz_ray.kv.compaction import chunks
 from waltz_ray.kv.model import Delete, ItemKey, Lock, Record, Set, SnapshotBegin, SnapshotEnd, Touch, ValueType
 from waltz_ray.kv.records import encode_record, header_of
 from waltz_ray.kv.routing import fnv1a_32, partition_of
 from waltz_ray.kv.state import MemoryState
-from waltz_ray.retention import RetentionByHand
 
 pytestmark = [
     pytest.mark.cluster,
@@ -58,9 +59,20 @@ def key_of(name: bytes, map_hash: int = 0) -> ItemKey:
 @pytest.fixture(scope="module")
 def stock(bank: Cluster) -> Iterator[str]:
     with waltz_ray.Spaces(bank.name) as spaces:
-        spaces.create("stock", PARTITIONS, "kv", {"compact": 0})  # so that a test may trim it
+        spaces.create("stock", PARTITIONS, "kv", {"compact": 0})  # nobody else trims it
         yield "stock"
         spaces.delete("stock", "stock")
+
+
+def trimmed_to(bank: Cluster, space: str, first_id: int) -> None:
+    """As actors that compact it would: of a space of items nobody else may."""
+    with waltz_ray.Spaces(bank.name) as spaces:
+        first = next(each.first for each in spaces.list() if each.name == space)
+    zookeeper = KazooZooKeeper(bank.zookeeper)
+    try:
+        assert TrimStore(zookeeper, bank.name).raise_marks({first: first_id}) == {first: first_id}
+    finally:
+        zookeeper.close()
 
 
 def test_the_live_items(spark: Any, bank: Cluster, stock: str) -> None:
@@ -115,8 +127,7 @@ def test_the_live_items(spark: Any, bank: Cluster, stock: str) -> None:
     assert read_kv(spark, bank.name, stock, [0], stop=5).count() == 5, "as it was"
 
     begin = log.states[0].needed_from
-    with RetentionByHand(bank.name) as retention:
-        assert retention.trim(0, begin - 3, stock).mark == begin - 3, "in the midst of what nobody needs any more"
+    trimmed_to(bank, stock, begin - 3)  # in the midst of what nobody needs any more
     assert read_kv(spark, bank.name, stock, [0], now_ms=6000).count() == sum(1 for each in expected if each[0] == 0)
     with pytest.raises(Exception, match=f"its log begins with transaction {begin - 3}, and the snapshots"):
         read_kv(spark, bank.name, stock, [0], stop=begin + 1).collect()
