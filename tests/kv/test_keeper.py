@@ -97,6 +97,13 @@ class Owner:
         self.state.apply((first + at, encode_record(record)) for at, record in enumerate(records))  # type: ignore[arg-type]
         return self.keeper.step(FoldedTo(0), self.now_ms)
 
+    def scanned(self, after: bytes, limit: int) -> m.Scanned:
+        """A page of all items."""
+        (read,) = self.ask(m.ScanCommand(0, b"", b"", after, limit))
+        assert isinstance(read, AnswerRead)
+        assert isinstance(read.reply, m.Scanned)
+        return read.reply
+
 
 def a_set(data: bytes, expires_s: int = 0) -> m.SetCommand:
     return m.SetCommand(4, 0, HASH, expires_s, False, NAME, data)
@@ -484,17 +491,11 @@ def test_an_unlock_that_the_log_refuses_is_tried_again() -> None:
 def test_a_scan_has_the_item_without_a_name_folded_or_not_and_goes_on_behind_it() -> None:
     owner = Owner()
 
-    def scanned(after: bytes, limit: int) -> m.Scanned:
-        (read,) = owner.ask(m.ScanCommand(0, b"", b"", after, limit))
-        assert isinstance(read, AnswerRead)
-        assert isinstance(read.reply, m.Scanned)
-        return read.reply
-
     def all_of_it() -> list[tuple[bytes, bytes]]:
-        page = scanned(b"", 1)
-        rest = scanned(page.items[-1].name, 10)
+        page = owner.scanned(b"", 1)
+        rest = owner.scanned(page.items[-1].name, 10)
         assert (page.more, rest.more) == (True, False)
-        assert page.items + rest.items == scanned(b"", 10).items
+        assert page.items + rest.items == owner.scanned(b"", 10).items
         return [(item.name, item.data) for item in (*page.items, *rest.items)]
 
     for data in (b"old", b"new"):
@@ -778,22 +779,16 @@ def test_of_items_with_one_name_a_scan_has_no_more_than_fit_in_a_page(monkeypatc
     takes, and nobody could scan the space."""
     owner = Owner()
 
-    def scanned(after: bytes, limit: int) -> m.Scanned:
-        (read,) = owner.ask(m.ScanCommand(0, b"", b"", after, limit))
-        assert isinstance(read, AnswerRead)
-        assert isinstance(read.reply, m.Scanned)
-        return read.reply
-
     keys = [ItemKey(0, number << 8, name) for number, name in enumerate((b"", b"a", b"b") * 3)]
     owner.fold(*(Set(key, 4, b"%d" % number, 0, b"", NOBODYS, NOW) for number, key in enumerate(keys)))
-    page, rest = scanned(b"", 1), scanned(b"a", 1)
+    page, rest = owner.scanned(b"", 1), owner.scanned(b"a", 1)
     assert [item.name for item in page.items] == [b""] * 3 + [b"a"] * 3
     assert [item.data for item in rest.items] == [b"2", b"5", b"8"]
     assert (page.more, rest.more) == (True, False)
     for bound, value in (("_PAGE_ITEMS", 2), ("_PAGE_BYTES", 2)):
         with monkeypatch.context() as patched:
             patched.setattr(scanning, bound, value)
-            page, rest = scanned(b"", 1), scanned(b"a", 1)
+            page, rest = owner.scanned(b"", 1), owner.scanned(b"a", 1)
             assert [item.data for item in page.items] == [b"0", b"3", b"1"]
             assert [item.data for item in rest.items][:1] == [b"2"]
             assert len(rest.items) <= 2

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.topics.client.pulling import LIMIT_S, in_a_thread, run
+from tests.topics.client.pulling import LIMIT_S, run
 from tests.topics.client.world import FAST, MemoryPlace, TopicWorld, topic_world
 from waltz_ray.client.io_thread import IoThread, in_io_thread
 from waltz_ray.errors import ClientClosed, InvalidInput, ZooKeeperUnreachable
@@ -25,6 +25,14 @@ from waltz_ray.topics import (
     TopicConsumer,
     TopicProducer,
 )
+
+
+def beside_a_topic(partitions: int, thread: Callable[[TopicWorld], None]) -> None:
+    async def scene() -> None:
+        async with topic_world(partitions=partitions) as world:
+            await asyncio.to_thread(thread, world)
+
+    run(scene())
 
 
 def test_a_client_that_is_closed_while_it_starts_does_not_run_on() -> None:
@@ -66,11 +74,7 @@ def test_a_client_that_is_dropped_and_not_closed_says_so() -> None:
 
 
 def test_threads_do_the_same() -> None:
-    async def scene() -> None:
-        async with topic_world(partitions=2) as world:
-            await asyncio.to_thread(in_a_thread, world)
-
-    run(scene())
+    beside_a_topic(partitions=2, thread=in_a_thread)
 
 
 def test_a_forked_child_leaves_producers_and_consumers_as_they_are() -> None:
@@ -95,19 +99,11 @@ def test_a_forked_child_leaves_producers_and_consumers_as_they_are() -> None:
                 batch = consumer.pull(1)
                 assert batch is not None
 
-    async def scene() -> None:
-        async with topic_world(partitions=1) as world:
-            await asyncio.to_thread(thread, world)
-
-    run(scene())
+    beside_a_topic(partitions=1, thread=thread)
 
 
 def test_threads_wait_for_messages_each_for_its_time() -> None:
-    async def scene() -> None:
-        async with topic_world(partitions=1) as world:
-            await asyncio.to_thread(waiting_threads, world)
-
-    run(scene())
+    beside_a_topic(partitions=1, thread=waiting_threads)
 
 
 def test_a_client_whose_close_is_interrupted_has_closed_all_the_same() -> None:
@@ -181,11 +177,27 @@ def test_what_is_refused_in_a_future_s_callback_is_not_sent() -> None:
                         break
             assert found == [b"first", b"once", b"last"]
 
-    async def scene() -> None:
-        async with topic_world(partitions=1) as world:
-            await asyncio.to_thread(thread, world)
+    beside_a_topic(partitions=1, thread=thread)
 
-    run(scene())
+
+def in_a_thread(world: TopicWorld) -> None:
+    with TopicClient(world.place, FAST) as client:
+        with client.producer() as producer:
+            sent = producer.send("orders", b"first", type="new", attributes="a=b", time="202611231200")
+            futures = [producer.send_nowait("orders", b"%d" % n, partition=1) for n in range(100)]
+            many = producer.send_many("orders", [b"m1", b"m2"], partition=sent.partition)
+            producer.flush()
+            assert [f.result() for f in futures] == sorted(f.result() for f in futures)
+            assert many.offsets[1] == many.offsets[0] + 1
+        found: dict[bytes, tuple[str, str | None, str]] = {}
+        with client.consumer("g", "orders") as consumer:
+            for message in consumer:
+                found[message.data] = message.type, message.attributes, message.time
+                if len(found) == 103:
+                    break
+        assert found[b"first"] == ("new", "a=b", "202611231200")
+    with pytest.raises(ClientClosed):
+        client.producer()
 
 
 def waiting_threads(world: TopicWorld) -> None:
