@@ -3,13 +3,17 @@
 Live: subscribers while one client appends as fast as it can. They keep up if the slowest is given as many as are
 appended. Catch-up: from the first transaction to the last, nobody appending. Fetch: headers only, and the data of each
 transaction asked for one by one.
+
+A log that was just written is in the kernel's page cache. ``FeedOptions.cold`` gives it up before each catch-up, and a
+run that has nevertheless not read its log from the disks is an error.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,11 +35,13 @@ __all__ = ["FeedOptions", "FeedReader", "feed", "feed_ratios", "fetch"]
 
 _LAST_S = 120.0
 _ALONE = "append_many(100), no subscriber"
+_FROM_DISKS = "bytes read from disks"
 
 
 @dataclass(frozen=True)
 class FeedOptions:
-    """``records`` of ``size_bytes`` are caught up with; ``subscribers`` of the live feed."""
+    """``catch_up_records`` of ``size_bytes`` are caught up with, if ``cold`` none of them from the page cache;
+    ``subscribers`` of the live feed."""
 
     runs: int = 5
     seconds: float = 2.0
@@ -44,6 +50,7 @@ class FeedOptions:
     catch_up_records: int = 200_000
     catch_up_subscribers: tuple[int, ...] = (1, 8)
     kinds: tuple[FeedKind, ...] = ("records", "headers")
+    cold: bool = False
 
 
 class FeedReader(Callbacks):
@@ -125,17 +132,24 @@ def _subscribed(waltz: Waltz, count: int, mark: int, kind: FeedKind) -> Iterator
 
 def _catch_up_cases(waltz: Waltz, last: int, options: FeedOptions) -> list[Case]:
     processes = waltz.processes()
+    cold_bytes = (last + 1) * options.size_bytes // 2 if options.cold else 0  # the rest may be in a server's memory
     return [
-        Case(f"catch-up, {_named(count)}, {_what(kind)}", partial(_catch_up, waltz, processes, last, count, kind))
+        Case(
+            f"catch-up, {_named(count)}, {_what(kind)}",
+            partial(_catch_up, waltz, processes, last, count, kind, cold_bytes),
+        )
         for kind in options.kinds
         for count in options.catch_up_subscribers
     ]
 
 
-def _catch_up(waltz: Waltz, processes: Processes, last: int, count: int, kind: FeedKind) -> Sample:
-    """The rate is of all subscribers together; the latency is the time of the slowest for everything."""
+def _catch_up(waltz: Waltz, processes: Processes, last: int, count: int, kind: FeedKind, cold_bytes: int) -> Sample:
+    """The rate is of all subscribers together; the latency is the time of the slowest for everything. ``cold_bytes``:
+    so much is to be read from disks. DataUnavailable if it was not."""
     readers = [FeedReader(-1, until=last) for _ in range(count)]
-    cpu = processes.cpu_s()
+    if cold_bytes:
+        _give_up_pages(waltz)
+    cpu, disk_bytes = processes.cpu_s(), processes.disk_bytes()
     begin = perf_counter()
     with ExitStack() as stack:
         for reader in readers:
@@ -144,11 +158,28 @@ def _catch_up(waltz: Waltz, processes: Processes, last: int, count: int, kind: F
             if not reader.end.wait(_LAST_S):
                 raise DataUnavailable(f"a subscriber had only {reader.given} of {last + 1} after {_LAST_S:g} s")
         seconds = perf_counter() - begin
-        after = processes.cpu_s()
+        after, disk_bytes = processes.cpu_s(), processes.disk_bytes() - disk_bytes
         _raise_errors(readers)
         rss = processes.rss_bytes()
+    if disk_bytes < cold_bytes:
+        raise DataUnavailable(
+            f"only {disk_bytes} bytes of the log were read from disks: the rest was in the memory of servers "
+            "(retained_bytes; more --records do not fit into it), or of the file system"
+        )
     used = {name: after[name] - cpu[name] for name in after}
-    return Sample((last + 1) * count, seconds, (seconds * 1e6,) * 3, used, rss)
+    return Sample((last + 1) * count, seconds, (seconds * 1e6,) * 3, used, rss, {_FROM_DISKS: disk_bytes})
+
+
+def _give_up_pages(waltz: Waltz) -> None:
+    """What replicas have written, all of which is on their disks, leaves the page cache. DataUnavailable if their files
+    are not on this machine."""
+    for number in sorted(waltz.status().replicas):
+        directory = Path(waltz.replica(number).directory or "")
+        if not directory.is_dir():
+            raise DataUnavailable(f"replica {number}'s files, in {directory}, are not on this machine")
+        for path in directory.rglob("*"):
+            with suppress(FileNotFoundError, IsADirectoryError), path.open("rb") as file:  # some may just be dropped
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _raise_errors(readers: Sequence[FeedReader]) -> None:

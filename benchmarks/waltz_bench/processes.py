@@ -49,6 +49,13 @@ class Processes:
         except psutil.NoSuchProcess as error:
             raise _gone(error) from error
 
+    def disk_bytes(self) -> int:
+        """Bytes that all of them together have had read from disks since they began."""
+        try:
+            return sum(int(process.io_counters().read_bytes) for process in self._processes.values())
+        except psutil.NoSuchProcess as error:
+            raise _gone(error) from error
+
 
 def _gone(error: psutil.NoSuchProcess) -> DataUnavailable:
     return DataUnavailable(f"process {error.pid} ended while it was measured; see its log, and measure again")

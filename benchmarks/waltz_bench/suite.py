@@ -32,7 +32,7 @@ _KEPT_BYTES = 1 << 30
 faster machine."""
 
 _READ_RECORDS = 600_000
-"""To catch up with, of 1 KB: more than twice what a replica leaves in the page cache."""
+"""To catch up with, of 1 KB: more than twice what a server may keep in memory."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,8 @@ def run_suite(directory: Path, options: SuiteOptions, progress: Progress = lambd
             spaces.set(DEFAULT_SPACE, retention_bytes=_KEPT_BYTES)
         parts += _appends(waltz, runs, seconds, progress)
     with _place(directory / "reads") as place, waltz_cluster(place, progress=progress) as waltz:
-        parts.append(
-            feed(waltz, FeedOptions(runs, seconds, subscribers=(1, 8), catch_up_records=_READ_RECORDS), progress)
-        )
+        reads = FeedOptions(runs, seconds, subscribers=(1, 8), catch_up_records=_READ_RECORDS, cold=True)
+        parts.append(feed(waltz, reads, progress))
         parts.append(fetch(waltz, runs, progress=progress))
     with _place(directory / "recovery") as place, waltz_cluster(place, progress=progress) as waltz:
         parts.append(recover(waltz, RecoverOptions(runs, options.records), progress))

@@ -129,6 +129,18 @@ def test_what_is_felt_of_a_hung_server_and_of_a_move(tmp_path: Path, capsys: pyt
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
+@pytest.mark.cluster
+def test_a_catch_up_that_is_not_from_disks_is_not_taken_for_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server has so short a log in its memory."""
+    short = ("--runs", "1", "--seconds", "0.2", "--subscribers", "1", "--records", "1000", "--cold")
+    assert run("bench", "feed", "--dir", str(tmp_path), *short) == 1
+    assert "bytes of the log were read from disks" in capsys.readouterr().err.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.cluster
 @pytest.mark.long
 @pytest.mark.timeout(500)

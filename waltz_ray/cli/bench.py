@@ -258,11 +258,14 @@ def feed(
     size: Annotated[int, typer.Option(min=1, help="Bytes of a record.")] = 1024,
     subscribers: Annotated[str, typer.Option(help="Subscribers of the live feed.")] = "1,8,64",
     records: Annotated[int, typer.Option(min=1000, help="Records to catch up with.")] = 200_000,
+    cold: Annotated[bool, typer.Option("--cold", help="Catch up from disks, not from the page cache.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """The feed: live, beside appends at full rate, and catch-up from the beginning; inline data, headers only."""
     part = _part("feeds")
-    options = part.FeedOptions(runs, seconds, size, _numbers(subscribers, "--subscribers"), catch_up_records=records)
+    options = part.FeedOptions(
+        runs, seconds, size, _numbers(subscribers, "--subscribers"), catch_up_records=records, cold=cold
+    )
     _run_on_cluster(directory, cluster, as_json, lambda waltz, progress: part.feed(waltz, options, progress))
 
 
