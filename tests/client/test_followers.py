@@ -11,7 +11,7 @@ import pytest
 from waltz_ray.client.feeds import Origin
 from waltz_ray.client.followers import AsyncFollower
 from waltz_ray.client.subscription import FeedItem, Subscription
-from waltz_ray.errors import Trimmed
+from waltz_ray.errors import InvalidInput, Trimmed
 
 
 class Feed:
@@ -71,5 +71,25 @@ def test_a_feed_that_has_ended_is_not_abandoned() -> None:
         with pytest.raises(Trimmed):
             await follower_of(feed).poll(10)
         assert not feed.abandoned
+
+    asyncio.run(test())
+
+
+def test_on_another_loop_it_is_refused() -> None:
+    """Who waited for it there was never woken, and who stopped it there woke nobody."""
+
+    async def test() -> None:
+        feed = Feed()
+        follower = follower_of(feed)
+
+        async def elsewhere() -> None:
+            for call in (follower.poll, follower.__anext__, follower.stop):
+                with pytest.raises(InvalidInput, match="belongs to the loop"):
+                    await call()
+
+        await asyncio.to_thread(lambda: asyncio.run(elsewhere()))
+        assert not follower.stopped
+        with pytest.raises(Trimmed):
+            await follower.poll(10)
 
     asyncio.run(test())

@@ -21,6 +21,7 @@ from waltz_ray.client.application import Transaction
 from waltz_ray.client.feeds import Origin, Transactions
 from waltz_ray.client.forks import ANOTHER_PROCESS_S, left_to_parent
 from waltz_ray.client.io_thread import in_io_thread
+from waltz_ray.client.own_loop import check_loop
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.time_limits import checked_timeout, checked_wait
 from waltz_ray.client.waits import item_of
@@ -118,7 +119,8 @@ class Follower(StaysHere, Iterator[Transaction]):
 
 
 class AsyncFollower(StaysHere, AsyncIterator[Transaction]):
-    """``Follower`` for coroutines: one task at a time takes from it, any task of the loop may stop it.
+    """``Follower`` for coroutines: one task at a time takes from it, any task of the loop may stop it. InvalidInput on
+    another loop.
 
     Whoever is cancelled while he iterates has stopped it; a ``poll`` that is cancelled has taken nothing.
     """
@@ -134,7 +136,8 @@ class AsyncFollower(StaysHere, AsyncIterator[Transaction]):
         self._end = end
         self._origin = origin
         self._items: asyncio.Queue[FeedItem] = asyncio.Queue()
-        self._beginning = asyncio.get_running_loop().create_task(begin(self._items.put_nowait))
+        self._loop = asyncio.get_running_loop()
+        self._beginning = self._loop.create_task(begin(self._items.put_nowait))
         self._beginning.add_done_callback(_retrieved)
         self._held: FeedItem = None
         self._rest: Iterator[Transaction] = iter(())
@@ -162,6 +165,8 @@ class AsyncFollower(StaysHere, AsyncIterator[Transaction]):
     async def stop(self) -> None:
         """Nothing comes any more, whoever waits for it goes on, and the connection is closed. Idempotent."""
         if not self._stopped:
+            if not self._loop.is_closed():
+                check_loop(self._loop)
             self._stopped = True
             self._items.put_nowait(None)
             if self._beginning.cancel():  # else it has come to something, and there is nothing to wait for
@@ -204,6 +209,7 @@ class AsyncFollower(StaysHere, AsyncIterator[Transaction]):
             self._beginning.result().abandon()
 
     async def _next_frame(self) -> Transactions:
+        check_loop(self._loop)
         if not self._beginning.done():
             await asyncio.wait([self._beginning])  # it goes on if this is cancelled
         while not self._stopped:

@@ -14,7 +14,7 @@ from tests.topics.client.pulling import LIMIT_S, run
 from tests.topics.client.world import FAST, TopicWorld, topic_world
 from waltz_ray import compat
 from waltz_ray.errors import InvalidInput
-from waltz_ray.topics import TopicClient, TopicClientConfig, TopicProducer
+from waltz_ray.topics import AsyncTopicProducer, TopicClient, TopicClientConfig, TopicProducer
 from waltz_ray.topics.client.outgoing import Spread
 
 
@@ -134,5 +134,33 @@ def test_producers_that_are_made_at_one_time_are_closed_with_their_client() -> N
     async def scene() -> None:
         async with topic_world() as world:
             await asyncio.to_thread(thread, world)
+
+    run(scene())
+
+
+def test_a_producer_whose_end_is_cancelled_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for what it had begun, and stayed with its master until its client was closed."""
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world, world.client() as client:
+            flushing = asyncio.Event()
+
+            async def never() -> None:
+                flushing.set()
+                await asyncio.Event().wait()
+
+            async def produce() -> None:
+                async with client.producer() as producer:
+                    producers.append(producer)
+                    await producer.send("orders", b"x")
+                    monkeypatch.setattr(producer, "flush", never)
+
+            producers: list[AsyncTopicProducer] = []
+            producing = asyncio.create_task(produce())
+            await flushing.wait()
+            producing.cancel()
+            await asyncio.wait([producing])
+            assert producing.cancelled()
+            assert [each.closed for each in producers] == [True]
 
     run(scene())

@@ -385,3 +385,19 @@ def test_a_call_on_the_io_thread_is_refused_also_while_another_thread_connects(w
         with pytest.raises(ZooKeeperUnreachable):
             connecting.result(LIMIT_S)
     io.stop(asyncio.sleep(0))
+
+
+def test_a_producer_whose_end_is_interrupted_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for what it had begun, and stayed with its master until its client was closed."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def thread(world: TopicWorld) -> None:
+        with TopicClient(world.place, FAST) as client:
+            with pytest.raises(KeyboardInterrupt), client.producer() as producer:
+                monkeypatch.setattr(producer, "flush", interrupt)
+            with pytest.raises(ClientClosed):
+                producer.send("orders", b"x")
+
+    beside_a_topic(partitions=1, thread=thread)

@@ -185,9 +185,11 @@ class TopicProducer(StaysHere):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self.flush()
-        self.close()
+        try:
+            if error is None:
+                self.flush()
+        finally:  # after Ctrl-C, too
+            self.close()
 
     def send(
         self,

@@ -73,9 +73,11 @@ class AsyncTopicProducer(StaysHere):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            await self.flush()
-        await self.close()
+        try:
+            if error is None:
+                await self.flush()
+        finally:  # for who is cancelled meanwhile, too: nobody closes it after that
+            await self.close()
 
     async def send(
         self,
