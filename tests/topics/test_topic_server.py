@@ -12,11 +12,14 @@ from tests.net.test_tls import made
 from tests.topics.foreign_client import Fields, ForeignFault, message, text
 from tests.topics.members import Member, brokers_in, joined
 from tests.topics.servers import topic_cluster
+from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.net.tls import client_context
 from waltz_ray.protocol.ids import Endpoint
+from waltz_ray.protocol.spaces import Space
 from waltz_ray.topics.client.links import tell_slot
 from waltz_ray.topics.groups.table import SlotPlace, TopicPartition
 from waltz_ray.topics.lease_ending import OTHERS_END, others_end
+from waltz_ray.topics.serving import topic_server
 from waltz_ray.topics.serving.client_owners import ClientOwners
 from waltz_ray.topics.serving.deliveries import Deliveries
 from waltz_ray.topics.serving.partition_fold import PartitionFold
@@ -131,6 +134,32 @@ def test_topics_come_and_go_and_grow_the_table() -> None:
             await cluster.until(lambda: server.status().topics == {"bills": 3})
             assert cluster.settled()
 
+    asyncio.run(run())
+
+
+def test_a_topic_that_cannot_be_served_yet_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those behind it were not served; and for a lack of threads none was until the actor was started again."""
+
+    async def run() -> None:
+        async with topic_cluster(1) as cluster:
+            server, lacking = cluster.servers[0], {"bills"}
+            connect = server._connect
+
+            async def connected(space: Space) -> AsyncWaltzClient:
+                if space.name in lacking:
+                    raise RuntimeError("can't start new thread")
+                return await connect(space)
+
+            monkeypatch.setattr(server, "_connect", connected)
+            for topic in ("bills", "orders"):
+                await cluster.create(topic, 1)
+            await cluster.until(lambda: set(server.node.topics) == {"orders"} and bool(server.failure))
+            assert "topic bills: can't start new thread" in server.status().reason
+            lacking.clear()
+            await cluster.until(cluster.settled)
+            assert not server.failure
+
+    monkeypatch.setattr(topic_server, "_AGAIN_S", 0.02)
     asyncio.run(run())
 
 

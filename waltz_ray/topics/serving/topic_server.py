@@ -21,7 +21,7 @@ from waltz_ray.coordination.leadership import Leadership
 from waltz_ray.coordination.topic_store import SlotPorts, TopicStore
 from waltz_ray.coordination.unit_lease import confirmed_incarnations, keep_lease
 from waltz_ray.coordination.unit_store import UnitMember, UnitRegistration, UnitStore, incarnations
-from waltz_ray.errors import ConfigError, CoordinationError, InvalidInput, WaltzError
+from waltz_ray.errors import SHORTAGES, ConfigError, CoordinationError, InvalidInput, WaltzError, shortage
 from waltz_ray.net.tls import ServerTls
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.ownership_types import RegisteredAs, UnitTable, Unregistered
@@ -404,17 +404,24 @@ class TopicServer:
             self._spaces_changed.clear()
             for name in [name for name in self.node.topics if name not in self._wanted]:
                 await self.node.remove_topic(name)
-            try:
-                for space in list(self._wanted.values()):
-                    if space.name not in self.node.topics:
-                        client = await self._connect(space)
-                        self.node.add_topic(space.name, space.count, client)
-                self.failure = ""
-            except (WaltzError, OSError) as error:
-                self.failure = f"topic {space.name}: {error}"
-                log.error("topic/%d: %s", self._actor, self.failure)
+            failures = [await self._begin_to_serve(space) for space in list(self._wanted.values())]
+            self.failure = next(filter(None, failures), "")
+            if self.failure:
                 await asyncio.sleep(_AGAIN_S)
                 self._spaces_changed.set()
+
+    async def _begin_to_serve(self, space: Space) -> str:
+        """Unless it is served already. Why it cannot be now, "" = it is: nobody else waits for that."""
+        if space.name in self.node.topics:
+            return ""
+        try:
+            client = await self._connect(space)
+        except (WaltzError, *SHORTAGES) as error:
+            failure = f"topic {space.name}: {shortage(error)}"
+            log.error("topic/%d: %s", self._actor, failure)
+            return failure
+        self.node.add_topic(space.name, space.count, client)
+        return ""
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
         return await self._loop.run_in_executor(self._threads, call)
