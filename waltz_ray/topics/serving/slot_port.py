@@ -161,7 +161,8 @@ class SlotPort:
         """The slot's partition of a topic, which is served."""
         served = self._topics.get(topic)
         if served is None:
-            return Refusal(TopicCode.FORBIDDEN, f"there is no topic {topic:.100}: waltz space create makes one")
+            text = f"no topic {topic:.100} is served here: if waltz space list has it, it is new, and will be soon"
+            return Refusal(TopicCode.FORBIDDEN, text)
         if partition_id != 0:
             text = f"slot {self._slot} has partition 0 of each topic, and no partition {partition_id}"
             return Refusal(TopicCode.BAD_REQUEST, text)
