@@ -176,8 +176,9 @@ def test_json_reads_long_numbers_as_the_standard_library_does(number: str) -> No
         (TypedCodec(Leg | int), LongLeg("a"), "codec is for Leg, not for its subclass LongLeg"),
         (TypedCodec(Seat, "msgpack"), Window(3), "codec is for Seat, not for its subclass Window"),
         (MsgpackCodec(), 1 << 64, "MsgpackCodec cannot encode int"),
+        (ZstdCodec(), bytes((64 << 20) + 1), "67108865 bytes cannot be compressed, 67108864 are the most"),
     ],
-    ids=repr,
+    ids=lambda each: f"{each!r:.80}",
 )
 def test_what_cannot_be_written_as_it_is_is_refused(codec: Codec | None, value: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):

@@ -151,7 +151,7 @@ class ZstdCodec:
     """What another codec writes, compressed with zstd where that makes it shorter.
 
     Data that begins with the four bytes of a zstd frame, 28 B5 2F FD, is one frame; all other data is as it is. So
-    records of clients that compress and of such that do not may be in one log.
+    records of clients that compress and of such that do not may be in one log. Refused: more than 64 MiB of data.
     """
 
     codec: Codec = field(default_factory=BytesCodec)
@@ -161,6 +161,8 @@ class ZstdCodec:
 
     def encode(self, value: Any) -> bytes:
         data = encoded(self.codec, value)
+        if len(data) > _LONGEST_DATA_BYTES:  # it may become short enough to be appended, and is not read again
+            raise InvalidInput(f"{len(data)} bytes cannot be compressed, {_LONGEST_DATA_BYTES} are the most")
         marked = data.startswith(ZSTD_MAGIC)  # it must not be taken for what it is not
         if len(data) < self.at_least_bytes and not marked:
             return data
