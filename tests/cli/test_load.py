@@ -12,7 +12,9 @@ import os
 import random
 import stat
 import sys
+import tempfile
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,7 @@ from waltz_ray.cli.load_rows import Choices, FileRow, NanRule, check_rows
 from waltz_ray.cli.load_run import Job, run_job
 from waltz_ray.cli.load_source import open_source
 from waltz_ray.client.keys import key_hash, partition_for
-from waltz_ray.errors import AppendFailed, InvalidInput, PartitionNotReady
+from waltz_ray.errors import AppendFailed, DiskFull, InvalidInput, PartitionNotReady
 from waltz_ray.protocol.ids import LockId
 
 
@@ -322,6 +324,14 @@ def test_stdin_needs_a_format(monkeypatch: pytest.MonkeyPatch) -> None:
     with open_source("-", "csv") as source:
         assert [row.data for row in source.reader(Choices("id")).rows()] == [b'{"id":"01"}']
     assert not source.path.exists()
+
+
+def test_stdin_that_finds_no_room_is_not_taken_for_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "stdin.csv").symlink_to("/dev/full")
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda prefix: nullcontext(str(tmp_path)))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"id\n01\n")))
+    with pytest.raises(DiskFull, match=r"no room for it \(No space left.* TMPDIR; nothing was appended"):
+        open_source("-", "csv").__enter__()
 
 
 def test_without_a_terminal_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,10 @@ import io
 import json
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -174,6 +176,15 @@ def test_an_error_says_how_many_are_in_the_log() -> None:
     with pytest.raises(AppendFailed, match=r"the disks are full; 3 records are in the log$"):
         produced(log, Production(0), b"1\n2\n3\n4\n5\n")
     assert len(log.partitions[0]) == 3
+
+
+def test_stdin_that_finds_no_room_is_not_taken_for_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    with Path("/dev/full").open("w+b") as full:
+        monkeypatch.setattr(tempfile, "TemporaryFile", lambda **options: full)
+        with pytest.raises(AppendFailed, match=r"no room for it \(No space left.* nothing was appended; 0 records are"):
+            produced(log, Production(0), bytes((16 << 20) + 1))
+    assert log.partitions == {}
 
 
 class Terminal(io.BytesIO):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from waltz_ray.cli.load_rows import Choices, RowReader
+from waltz_ray.cli.stdin_copy import room_for_stdin
 from waltz_ray.errors import InvalidInput
 
 __all__ = ["Format", "LoadSource", "open_source"]
@@ -70,7 +71,7 @@ def open_source(file: str, form: Format | None) -> Iterator[LoadSource]:
             raise InvalidInput(f"stdin has no ending that tells its format; say --format {'|'.join(_FORMATS)}")
         with tempfile.TemporaryDirectory(prefix="waltz-load-") as folder:
             path = Path(folder) / f"stdin.{form}"
-            with path.open("wb") as copy:
+            with room_for_stdin(), path.open("wb") as copy:
                 shutil.copyfileobj(sys.stdin.buffer, copy, 1 << 20)
             yield LoadSource("-", path, form)
         return

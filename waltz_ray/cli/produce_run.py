@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import BinaryIO
 
@@ -19,6 +19,7 @@ from waltz_ray.cli.connecting import open_client
 from waltz_ray.cli.load_progress import LoadProgress
 from waltz_ray.cli.produce_records import BadRecord, Piece, Record, from_jsonl, keyed, pieces
 from waltz_ray.cli.produce_sender import Sender
+from waltz_ray.cli.stdin_copy import room_for_stdin
 from waltz_ray.client.application import checked_header
 from waltz_ray.client.keys import partition_for
 from waltz_ray.client.requests import longest_record_bytes
@@ -93,10 +94,7 @@ class ProduceWork:
 
     def _checked(self, stdin: BinaryIO) -> None:
         """Stdin can be read only once: a copy is looked through, then appended."""
-        with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES) as copy:
-            while chunk := stdin.read1(1 << 20):  # type: ignore[attr-defined]  # a BufferedReader has it
-                copy.write(chunk)
-            copy.seek(0)
+        with _copied(stdin) as copy:
             for found in self._pieces(copy):
                 for number, data in found:
                     self._partition(number, self._record(number, data))
@@ -190,6 +188,21 @@ class ProduceWork:
             last = f" to {span.last_id}" if span.last_id != span.first_id else ""
             transactions = f"transaction{'s' if last else ''} {span.first_id}{last}"
             typer.echo(f"  partition {p}: {span.records:,} record{'s'[: span.records != 1]}, {transactions}")
+
+
+def _copied(stdin: BinaryIO) -> tempfile.SpooledTemporaryFile[bytes]:
+    """All of stdin, from its beginning. DiskFull."""
+    copy = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES)  # noqa: SIM115 - the caller closes it
+    try:
+        with room_for_stdin():
+            while chunk := stdin.read1(1 << 20):  # type: ignore[attr-defined]  # a BufferedReader has it
+                copy.write(chunk)
+            copy.seek(0)
+    except BaseException:
+        with suppress(OSError):  # it writes once more what has found no room
+            copy.close()
+        raise
+    return copy
 
 
 def _records(count: int) -> str:
