@@ -32,7 +32,7 @@ _ARROW = pa.schema(
 
 class TopicRows:
     """Columns partition_id, offset (the message's ID), type (null: none), attributes (null: none), time (the producer's
-    text, null: none), appended_at, data."""
+    text, null: none), appended_at (null: no time that a timestamp can be), data."""
 
     schema = (
         "partition_id int, offset long, type string, attributes string, time string, appended_at timestamp, data binary"
@@ -48,23 +48,24 @@ class TopicRows:
         for partition, offset, record in zip(*columns, strict=True):
             message = _message(record)
             if message is not None:
-                data, attributes = unpacked_payload(message.payload, message.flag)
-                at_us = 1000 * message.append_ms
-                found.append(
-                    (partition, offset, message.msg_type or None, attributes, message.msg_time or None, at_us, data)
-                )
+                found.append((partition, offset, *message))
         if not found:
             return pa.RecordBatch.from_pylist([], schema=_ARROW)
         arrays = [pa.array(column, kind) for column, kind in zip(zip(*found, strict=True), _ARROW.types, strict=True)]
         return pa.record_batch(arrays, schema=_ARROW)
 
 
-def _message(record: bytes) -> TopicMessage | None:
+def _message(record: bytes) -> tuple[object, ...] | None:
+    """The columns behind the offset; None for what consumers pass over: somebody else has appended it to the topic's
+    space."""
     if not is_message(record):
         return None
     try:
         found = decode_topic_record(record)
-    except BadPayload:  # somebody else has appended to the topic's space: consumers pass it over, too
+        assert isinstance(found, TopicMessage)
+        data, attributes = unpacked_payload(found.payload, found.flag)
+    except BadPayload:
         return None
-    assert isinstance(found, TopicMessage)
-    return found
+    at_us = 1000 * found.append_ms
+    is_time = -(1 << 63) <= at_us < 1 << 63
+    return found.msg_type or None, attributes, found.msg_time or None, at_us if is_time else None, data

@@ -12,7 +12,7 @@ from waltz_spark import TopicRows, read_feed
 import waltz_ray
 from waltz_ray.bring_up import Cluster
 from waltz_ray.errors import InvalidInput
-from waltz_ray.topics.payload import check_sum, packed_payload
+from waltz_ray.topics.payload import HAS_ATTRIBUTES, check_sum, packed_payload
 from waltz_ray.topics.records import (
     OWNERSHIP_HEADER,
     SlotOwn,
@@ -61,6 +61,15 @@ def test_rows_are_messages_and_nothing_else() -> None:
     assert TopicRows()(batch(own)).num_rows == 0
     with pytest.raises(InvalidInput, match="needs the column data"):
         TopicRows()(batch(own).select(["partition_id", "transaction_id"]))
+
+
+def test_what_consumers_pass_over_ends_no_read() -> None:
+    no_attributes = encode_topic_record(TopicMessage(b"", HAS_ATTRIBUTES, 0, 0, AT_MS))
+    of_no_time = encode_topic_record(TopicMessage(b"b", 0, 0, 0, 1 << 62))
+    rows = TopicRows()(batch(message(b"a"), no_attributes, of_no_time))
+    assert rows["offset"].to_pylist() == [0, 2]
+    assert rows["data"].to_pylist() == [b"a", b"b"]
+    assert [at is None for at in rows["appended_at"].to_pylist()] == [False, True]
 
 
 @pytest.mark.cluster
