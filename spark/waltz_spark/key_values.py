@@ -8,7 +8,7 @@ memory of its Python worker, as the space's actors do; so rows are as of one tra
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,13 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from waltz_ray.client.readers.locations import Locations, where_of
 from waltz_ray.client.readers.ranges import Bound, Range
-from waltz_ray.client.readers.reading import Reading, Source, plan_reading
+from waltz_ray.client.readers.reading import Marks, Reading, Source, plan_reading
 from waltz_ray.client.readers.spark_worker import spare_the_next_task
 from waltz_ray.errors import InvalidInput, ProjectionFailed
 from waltz_ray.kv.model import MOST_DEADLINE_MS, Item, ItemKey, ValueType
 from waltz_ray.kv.state import MemoryState
 
-__all__ = ["read_kv"]
+__all__ = ["check_told", "read_kv"]
 
 _FIELDS = [
     ("partition_id", "int", pa.int32()),
@@ -71,9 +71,9 @@ def read_kv(
     The cluster is found, and ``partitions`` and ``source`` are, as with ``read_feed``. One task folds one partition, in
     memory: the items of a partition must fit in a Python worker.
 
-    InvalidInput if the space is of another kind; ClusterNotFound, SpaceNotFound, SpaceGone, DataUnavailable. In a task
-    ProjectionFailed if so much of the log was given up that the state at ``stop`` cannot be told any more, and Trimmed
-    if what it reads goes meanwhile: read again.
+    InvalidInput if the space is of another kind; ClusterNotFound, SpaceNotFound, SpaceGone, DataUnavailable. Here or in
+    a task ProjectionFailed if so much of the log was given up that the state at ``stop`` cannot be told any more; in a
+    task Trimmed if what it reads goes meanwhile: read again.
     """
     if now_ms is not None and (isinstance(now_ms, bool) or not isinstance(now_ms, int)):
         raise InvalidInput(f"now_ms must be milliseconds since 1970, a whole number, not {now_ms!r:.60}")
@@ -84,7 +84,22 @@ def read_kv(
         raise InvalidInput(f"space {space!r} of cluster {place.cluster!r} is of kind {kind}, not kv; use read_feed")
     reading = Reading.of(place.where, place.cluster, source, ["transaction_id", "data"], space=space)
     ranges = plan_reading(reading, partitions, "earliest", stop, _WHOLE_PARTITION_BYTES)
+    with Marks(reading) as marks:  # later than the ranges: what has gone since is no more than what is found gone
+        beginnings = marks.beginnings(marks.locations.checked(None if partitions is None else list(partitions)))
+    check_told(space, ranges, beginnings)
     return _frame(spark, reading, ranges, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+
+
+def check_told(space: str, ranges: Sequence[Range], beginnings: Mapping[int, int]) -> None:
+    """ProjectionFailed for a partition of ``beginnings`` (partition -> first transaction there is) without a range,
+    though it had transactions: its state is not known to be empty, all of it has been given up."""
+    read = {each.partition_id for each in ranges}
+    for partition_id, first_id in beginnings.items():
+        if first_id and partition_id not in read:
+            raise ProjectionFailed(
+                f"space {space!r}, partition {partition_id}: its log begins with transaction {first_id}, and "
+                "nothing is left of what was before `stop`: read a later state"
+            )
 
 
 def _frame(spark: SparkSession, reading: Reading, ranges: Sequence[Range], now_ms: int) -> DataFrame:

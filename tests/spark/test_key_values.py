@@ -12,7 +12,7 @@ import waltz_ray
 from waltz_ray.bring_up import Cluster
 from waltz_ray.coordination.trim_store import TrimStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import InvalidInput, SpaceNotFound
+from waltz_ray.errors import InvalidInput, ProjectionFailed, SpaceNotFound
 from waltz_ray.kv.compaction import chunks
 from waltz_ray.kv.model import Delete, ItemKey, Lock, Record, Set, SnapshotBegin, SnapshotEnd, Touch, ValueType
 from waltz_ray.kv.records import encode_record, header_of
@@ -131,3 +131,5 @@ def test_the_live_items(spark: Any, bank: Cluster, stock: str) -> None:
     assert read_kv(spark, bank.name, stock, [0], now_ms=6000).count() == sum(1 for each in expected if each[0] == 0)
     with pytest.raises(Exception, match=f"its log begins with transaction {begin - 3}, and the snapshots"):
         read_kv(spark, bank.name, stock, [0], stop=begin + 1).collect()
+    with pytest.raises(ProjectionFailed, match=f"begins with transaction {begin - 3}, and nothing is left of what was"):
+        read_kv(spark, bank.name, stock, [0], stop=5)
