@@ -208,6 +208,19 @@ def test_inspect_shows_what_is_there(cluster_directory: Path, capsys: pytest.Cap
     assert [each["partitions"][1]["last_id"] for each in described] == [9, 9]
 
 
+def test_inspect_shows_what_was_made_at_no_time_that_can_be(
+    cluster_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = cluster_directory / "replica-0" / "waltz-storage.ctl"
+    raw = bytearray(path.read_bytes())
+    raw[4] = 0x7F  # of milliseconds since 1970 the first byte, of which no checksum knows
+    path.write_bytes(raw)
+    assert run("inspect", str(cluster_directory)) == 0
+    out = capsys.readouterr().out
+    assert "ms since 1970), by waltz_ray" in out
+    assert out.count(str(uuid.UUID(int=7))) == 2
+
+
 # -- finding clusters ---------------------------------------------------------------------------------------
 
 

@@ -42,11 +42,18 @@ def inspect(directory: StorageDirectory, as_json: JsonOption = False) -> None:
         return
     screen = console()
     for each in found:
-        created = datetime.fromtimestamp(each["created_ms"] / 1000, timezone.utc)
         screen.print(f"{each['directory']}", style="bold", soft_wrap=True)
-        made = f"made {created:%Y-%m-%d %H:%M:%S} UTC, by {each['written_by']}"
+        made = f"made {_when(each['created_ms'])}, by {each['written_by']}"
         screen.print(f"cluster key {each['cluster_key']}, {made}", soft_wrap=True)
         screen.print(_table(each["partitions"]))
+
+
+def _when(time_ms: int) -> str:
+    """A control file that is damaged may say any number."""
+    try:
+        return f"{datetime.fromtimestamp(time_ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"at no time that can be ({time_ms} ms since 1970)"
 
 
 def _table(partitions: list[dict[str, Any]]) -> Table:
