@@ -31,7 +31,7 @@ from waltz_ray.client.readers.reading import (
 from waltz_ray.client.readers.spark_worker import spare_the_next_task
 from waltz_ray.errors import InvalidInput
 
-__all__ = ["frame_of", "read_feed", "spark_schema"]
+__all__ = ["fitted", "frame_of", "read_feed", "spark_schema"]
 
 
 def read_feed(
@@ -108,14 +108,20 @@ def frame_of(spark: SparkSession, reading: Reading, ranges: Sequence[Range], sch
     def read(batches: Iterable[Any]) -> Iterator[Any]:
         spare_the_next_task()
         for rows in reading.batches([ranges[i] for batch in batches for i in batch.column(0).to_pylist()]):
-            yield rows if arrow_schema is None else _fitted(rows, arrow_schema)
+            yield rows if arrow_schema is None else fitted(rows, arrow_schema)
 
     # Row i of spark.range(n, numPartitions=n) is the only one of task i, and stands for range i.
     return spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(read, schema)
 
 
-def _fitted(rows: Any, schema: Any) -> Any:
-    """Spark takes columns by position and trusts their types, so both are looked at here."""
+def fitted(rows: Any, schema: Any) -> Any:
+    """What a decoder returned, for Spark, which takes columns by position and trusts their types: both are looked at.
+
+    Without any column it is of a decoder that found nothing to decode, as ``block_rows`` where there are no rows of a
+    Dataset.
+    """
+    if not rows.num_columns:
+        return pa.RecordBatch.from_pylist([], schema=schema)
     if rows.schema.names != schema.names:
         raise InvalidInput(f"the decoder returned columns {rows.schema.names}, decoder_schema names {schema.names}")
     try:

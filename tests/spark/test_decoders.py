@@ -1,4 +1,4 @@
-"""``JsonRows`` without Spark: what of a transaction's bytes is no JSON."""
+"""Decoders without Spark: what of a transaction's bytes is no JSON, and what fits a schema."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 from waltz_spark.decoders import JsonRows
+from waltz_spark.feed import fitted
 
+from waltz_ray.client.ray import block_rows
 from waltz_ray.errors import InvalidInput
 
 IDS = StructType([StructField("partition_id", IntegerType()), StructField("transaction_id", LongType())])
@@ -33,3 +35,13 @@ def test_text_that_is_not_utf8_is_no_json(monkeypatch: pytest.MonkeyPatch) -> No
     ]
     with pytest.raises(InvalidInput, match="partition 4, transactions from 7 on: the data is not JSON of these fields"):
         decoder(rows(b'{"name":"\xe9"}'))
+
+
+def test_a_decoder_that_finds_nothing_gives_no_rows() -> None:
+    schema = pa.schema([("name", pa.string()), ("number", pa.int64())])
+    nothing = fitted(block_rows(rows(b"of somebody else")), schema)
+    assert (nothing.schema, nothing.num_rows) == (schema, 0)
+    some = fitted(pa.record_batch([["a"], pa.nulls(1)], names=schema.names), schema)
+    assert (some.schema, some.to_pylist()) == (schema, [{"name": "a", "number": None}])
+    with pytest.raises(InvalidInput, match=r"returned columns \['name'\], decoder_schema names \['name', 'number'\]"):
+        fitted(some.select(["name"]), schema)
