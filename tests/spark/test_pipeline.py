@@ -40,6 +40,7 @@ from tests.spark.streams.world import CHAIN, FIRST, NOW, World, walk
 from waltz_ray.bring_up import Cluster
 from waltz_ray.client.readers.ranges import Range
 from waltz_ray.coordination.api import ZooKeeper
+from waltz_ray.coordination.hold_store import HoldStore
 from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import DataUnavailable, StorageError
@@ -91,12 +92,15 @@ def test_long_records_are_not_all_in_memory_at_one_time() -> None:
 
 
 @with_spark
-def test_the_whole_way(spark: Any, bank: Cluster, tmp_path: Path) -> None:
+def test_the_whole_way(spark: Any, bank: Cluster, zookeeper: KazooZooKeeper, tmp_path: Path) -> None:
     """On a cluster that holds records already, as gzip lines."""
     with waltz_ray.connect(bank.name) as client:
         client.append_many(1, [b"there before", b"\xff not text"]).result(30)
         before = sum(client.server_high_water_mark(p) + 1 for p in range(client.partitions))
     screen, result = Screen(), PipelineResult(2000)
+    holds = HoldStore(zookeeper, bank.name)
+    holds.hold("collector.collector", {0: 0, 1: 1, 2: 0}, "a collector of the cluster's own")
+    held = holds.all()
     flow(spark, bank.name, bank.zookeeper, tmp_path / "roots", result, screen, "jsonl", parts=2)
     assert result.differences == []
     assert result.ok
@@ -110,11 +114,9 @@ def test_the_whole_way(spark: Any, bank: Cluster, tmp_path: Path) -> None:
     parts = [path for path in (tmp_path / "roots/b/streams/records").glob("*/*/*/*/*/*") if path.is_dir()]
     assert len(parts) == 3
     assert {path.name for path in parts} == {"local.collector"}
-    zookeeper = KazooZooKeeper(bank.zookeeper)
-    try:
-        assert not any(name.startswith("databus-pipeline") for name in zookeeper.children("/"))
-    finally:
-        zookeeper.close()
+    assert not any(name.startswith("databus-pipeline") for name in zookeeper.children("/"))
+    assert holds.all() == held, "what others keep is kept, and nothing for the pipeline's collector"
+    holds.release("collector.collector")
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from waltz_ray.client.readers.reading import Reading
 from waltz_ray.cluster_directory import holds_cluster
 from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.api import ZooKeeper
+from waltz_ray.coordination.hold_store import HoldStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
 from waltz_ray.errors import InvalidInput
 from waltz_ray.finding import ray_lookup
@@ -37,7 +38,7 @@ from waltz_spark.feed import read_feed
 from waltz_spark.pipeline.sums import PartitionSums, Sums, differences, sums_of_frame, total
 from waltz_spark.session import start_spark, stop_spark, use_java
 from waltz_spark.streams.collector import Collector, CollectorSettings
-from waltz_spark.streams.collector_files import ClusterFeed
+from waltz_spark.streams.collector_files import ClusterFeed, collector_hold
 from waltz_spark.streams.collector_states import Format
 from waltz_spark.streams.services import StreamService
 from waltz_spark.streams.settings import Source, StreamSettings
@@ -207,8 +208,11 @@ def flow(
         _compare(frames, appended, result, screen)
         services.check(result)
     finally:
-        _delete_nodes(client, node)
-        client.close()
+        try:
+            HoldStore(client, cluster).release(collector_hold(_reader(node)))  # or it keeps that cluster's log for ever
+            _delete_nodes(client, node)
+        finally:
+            client.close()
 
 
 def _before(client: WaltzClient, cluster: str, zookeeper: str, screen: PipelineScreen) -> Sums:
@@ -267,7 +271,9 @@ class _Services:
         self.now = datetime.now(timezone.utc)
         settings = CollectorSettings("collector", a, _CATEGORY, cluster, format=kind, zookeeper_root=node)
         clock: Callable[[], datetime] = lambda: self.now  # noqa: E731
-        self.collector = Collector(settings, zookeeper, ClusterFeed(spark, settings, hosts), clock=clock)
+        # What it holds in the log is nobody else's: a cluster that ran before may have a collector of that name.
+        feed = ClusterFeed(spark, replace(settings, name=_reader(node)), hosts)
+        self.collector = Collector(settings, zookeeper, feed, clock=clock)
         local = StreamSettings("local", "local", a, consumers=("merged",), zookeeper_root=node)
         merged = replace(local, kind="merged", name="merged", sources=(Source("local", a),), consumers=("mirror",))
         mirror = replace(local, kind="mirror", name="mirror", root=b, sources=(Source("merged", a),), consumers=())
@@ -328,6 +334,11 @@ def _compare(
         result.checks[f"{place} is what was appended"] = not found
         result.differences += found
     result.sums = {place: total(sums.values()) for place, sums in result.partitions.items()}
+
+
+def _reader(node: str) -> str:
+    """Who this pipeline's collector is in the log: another one for each pipeline."""
+    return node.strip("/")
 
 
 def _delete_nodes(zookeeper: ZooKeeper, node: str) -> None:

@@ -34,11 +34,16 @@ from waltz_spark.streams.collector_states import Format, next_minute
 from waltz_spark.streams.files import FilesOf, directory_of, local_files
 from waltz_spark.streams.layout import join
 
-__all__ = ["ClusterFeed", "json_lines", "write_file"]
+__all__ = ["ClusterFeed", "collector_hold", "json_lines", "write_file"]
 
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
 _RESULT = "range_index long, path string, records long, size_bytes long, error string"
 _NUMBERS = COLUMNS[:-1]
+
+
+def collector_hold(name: str) -> str:
+    """The hold in its cluster of the collector of that name."""
+    return f"collector.{name}"
 
 
 class ClusterFeed:
@@ -67,7 +72,7 @@ class ClusterFeed:
             while True:
                 wanted = {**marks.beginnings(partitions), **position}
                 try:
-                    marks.hold(f"collector.{settings.name}", wanted, f"collector {settings.name} of {settings.root}")
+                    marks.hold(collector_hold(settings.name), wanted, f"collector {settings.name} of {settings.root}")
                 except Trimmed as gone:
                     if gone.partition_id in position:
                         raise
