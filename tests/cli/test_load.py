@@ -314,6 +314,13 @@ def test_a_damaged_parquet_page_is_found_before_anything_is_appended(tmp_path: P
         loaded(path, "id")
 
 
+def test_a_parquet_file_may_have_a_name_that_is_no_utf8(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff.parquet")
+    with path.open("wb") as file:
+        pa.parquet.write_table(pa.table({"id": [1, 2]}), file)
+    assert datas(path, "id") == [b'{"id":1}', b'{"id":2}']
+
+
 # ---- stdin, progress
 
 

@@ -223,3 +223,11 @@ def test_options_that_contradict_each_other(given: list[str], capsys: pytest.Cap
         main(["produce", *given])
     assert leaving.value.code == 1
     assert capsys.readouterr().err.startswith("waltz: --")
+
+
+def test_a_separator_may_be_a_byte_that_is_no_utf8(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Production] = []
+    monkeypatch.setattr("waltz_ray.cli.produce_run.run_production", lambda job, *where: jobs.append(job))
+    with pytest.raises(SystemExit):
+        main(["produce", "--key-separator", os.fsdecode(b"\xff")])
+    assert [job.key_separator for job in jobs] == [b"\xff"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import os
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -43,7 +44,8 @@ class ParquetRows:
         self._path = path
         self._choices = choices
         try:
-            self._schema = pa.parquet.ParquetFile(path).schema_arrow
+            with self._opened() as source:
+                self._schema = pa.parquet.ParquetFile(source).schema_arrow
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(error) from error
         check_columns(path, self._schema.names, choices.key)
@@ -54,7 +56,7 @@ class ParquetRows:
     def rows(self) -> Iterator[FileRow]:
         number = 0
         try:
-            with pa.parquet.ParquetFile(self._path) as file:
+            with self._opened() as source, pa.parquet.ParquetFile(source) as file:
                 for batch in file.iter_batches(_BATCH_ROWS):
                     columns = [self._column(batch, index, number) for index in range(len(self._renders))]
                     for values in zip(*columns, strict=True):
@@ -62,6 +64,10 @@ class ParquetRows:
                         yield self._row(f"{self._path}, row {number}", values)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise self._damaged(error) from error
+
+    def _opened(self) -> Any:
+        """By the bytes of its name, which may be no UTF-8, as pyarrow wants a text to be."""
+        return pa.OSFile(os.fsencode(self._path))
 
     def finish_inspection(self, count: int) -> None:
         """The columns have been checked at the beginning."""

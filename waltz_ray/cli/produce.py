@@ -55,6 +55,7 @@ def produce(
     if key_separator and (jsonl or raw):
         raise InvalidInput("--key-separator is for lines; with --jsonl the key is in the object")
     separator = b"" if raw else b"\0" if null else b"\n"
-    job = Production(partition, jsonl, separator, key_separator.encode(), header, skip_bad, as_json)
+    behind_key = key_separator.encode("utf-8", "surrogateescape")  # a byte that is no UTF-8 is what it was
+    job = Production(partition, jsonl, separator, behind_key, header, skip_bad, as_json)
     if code := run_production(job, directory, cluster, address, zookeeper, space):
         raise typer.Exit(code)
