@@ -499,6 +499,22 @@ def test_another_clusters_backup_and_other_things_are_refused(tmp_path: Path) ->
         run(source, local(Path("/proc/x")))
 
 
+def test_a_file_whose_name_is_no_utf8_is_told_and_is_in_nobodys_way(tmp_path: Path) -> None:
+    source, target, stray = MemorySource(), local(tmp_path / "backup"), Path(os.fsdecode(b"\xff"))
+    (tmp_path / "backup" / stray).mkdir(parents=True)
+    path = tmp_path / "backup" / stray / stray
+    path.touch()
+    with pytest.raises(InvalidInput, match="is no backup, and has a file whose name is no UTF-8 in it"):
+        run(source, target)
+    path.unlink()
+    run(source, target)
+    path.touch()
+    source.ends[0] = 30
+    run(source, target)
+    assert verify_backup(target, Quiet()).ok
+    assert path.exists()
+
+
 def test_a_url(tmp_path: Path) -> None:
     source, target = MemorySource(), Target.at(f"file://{tmp_path}/b")
     source.ends = {0: 30, 1: 0, 2: 0}

@@ -25,6 +25,9 @@ __all__ = ["Target"]
 _IN_ONE_STEP = ("local", "hdfs", "mock")
 """File systems that rename in one step; an object store copies and deletes."""
 
+_NOT_OURS = "a file whose name is no UTF-8"
+"""In place of such a name; there may be several."""
+
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -74,8 +77,13 @@ class Target:
         below = self._path(folder) if folder else self._root
         with self._named("listed", folder):
             found = self._fs.get_file_info(fs.FileSelector(below, allow_not_found=True, recursive=True))
-            prefix = len(self._root) + 1
-            return {info.path[prefix:]: int(info.size) for info in found if info.type == fs.FileType.File}
+            return {self._name_of(info): int(info.size) for info in found if info.type == fs.FileType.File}
+
+    def _name_of(self, info: Any) -> str:
+        try:
+            return str(info.path[len(self._root) + 1 :])
+        except UnicodeDecodeError:  # pyarrow cannot say it
+            return _NOT_OURS
 
     def read(self, name: str, start: int = 0) -> bytes:
         """The object from byte ``start`` on. FileNotFoundError; StorageError."""
