@@ -136,16 +136,22 @@ def hour_name(time: datetime) -> str:
 
 
 def parse_minute(name: str) -> datetime:
-    """The minute a name in ``data/`` or an hour or minute name begins with. InvalidInput."""
+    """The minute a name in ``data/`` or an hour or minute name begins with. InvalidInput.
+
+    None is before 1970: nobody has collected anything then, and of years below 1000 a path could not be told again.
+    """
     digits = name.partition(".")[0]
     try:
+        found = None
         if len(digits) == 10 and digits.isascii() and digits.isdigit():
-            return datetime.strptime(digits, "%Y%m%d%H").replace(tzinfo=timezone.utc)
-        if _MINUTE.fullmatch(digits):
-            return datetime.strptime(digits, "%Y%m%d%H%M").replace(tzinfo=timezone.utc)
+            found = datetime.strptime(digits, "%Y%m%d%H")
+        elif _MINUTE.fullmatch(digits):
+            found = datetime.strptime(digits, "%Y%m%d%H%M")
+        if found is not None and found.year >= 1970:
+            return found.replace(tzinfo=timezone.utc)
     except ValueError:
         pass  # digits, but no such day or hour: answered below like every other name
-    raise InvalidInput(f"{name!r} does not begin with a UTC minute yyyyMMddHHmm")
+    raise InvalidInput(f"{name!r} does not begin with a UTC minute yyyyMMddHHmm since 1970")
 
 
 def data_path(root: str, category: str, collector: str) -> str:

@@ -75,7 +75,7 @@ class Rests:
             seen = {name: files.look(join(at.path, name)) for name in names}
             there = {name: each for name, each in seen.items() if each is not None}
             rest = [self._rests(join(at.path, name), each, now, rest_s) for name, each in there.items()]
-            if there == seen and all(rest) and minute + timedelta(minutes=1) <= now:
+            if there == seen and all(rest) and minute <= now - timedelta(minutes=1):
                 yield minute, there
 
     def _rests(self, path: str, seen: SeenPath, now: datetime, rest_s: float) -> bool:

@@ -72,7 +72,9 @@ def test_bad_collectors(name: str) -> None:
         layout.data_path("/r", "bank", name)
 
 
-@pytest.mark.parametrize("name", ["", "2026.x", "202613011505.x", "20261121150 .x", "²02611211505.x", "x202611211505"])
+@pytest.mark.parametrize(
+    "name", ["", "2026.x", "202613011505.x", "20261121150 .x", "²02611211505.x", "x202611211505", "196912312359"]
+)
 def test_bad_minutes(name: str) -> None:
     with pytest.raises(InvalidInput, match="minute"):
         layout.parse_minute(name)

@@ -21,6 +21,7 @@ from waltz_ray.coordination.memory import MemoryZooKeeperServer
 from waltz_ray.errors import InvalidInput, NodeDamaged
 
 DEEP = b'{"version":1,"files":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+EMPTY = b'{"version":1,"files":[]}'
 COMMIT = "202611211550.bank.tokyo.c1"
 
 
@@ -112,6 +113,8 @@ def a_file_where_the_stream_goes_on(place: Place) -> None:
         (a_name_no_file_can_have, "no file of minute"),
         (a_name_that_is_too_long, "no file of minute"),
         (a_huge_marker, "small file"),
+        (lambda place: (place.data / "000101010000.done").write_bytes(EMPTY), "UTC minute yyyyMMddHHmm since 1970"),
+        (lambda place: (place.data / "999912312359.done").write_bytes(EMPTY), "that minute is still to come"),
         (names_too_long_for_a_commit, "characters"),
         (a_file_where_the_stream_goes_on, "not a directory"),
         (

@@ -107,6 +107,13 @@ def test_a_clock_that_is_ahead_is_waited_for(writer: Writer) -> None:
     assert writer.after(360).committed == (COMMIT.replace("1550", "1555"),)
 
 
+def test_the_last_minute_there_is_never_over(writer: Writer) -> None:
+    writer.write(NAME.replace("2026-11-21-15-50", "9999-12-31-23-59"), b"one")
+    writer.write(NAME, b"two")
+    assert writer.after(1).committed == ()
+    assert writer.after(7200).committed == (COMMIT,)
+
+
 def test_one_look_is_enough_after_an_hour(writer: Writer) -> None:
     writer.write(NAME, b"one")
     assert writer.after(3599).committed == ()
