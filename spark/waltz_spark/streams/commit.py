@@ -27,13 +27,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from waltz_ray.coordination.api import ZooKeeper
-from waltz_ray.errors import ConfigError
+from waltz_ray.errors import ConfigError, InvalidInput
 from waltz_spark.streams.announce import Announcement, announce
 from waltz_spark.streams.claims import CategoryClaim, in_flight_elsewhere, root_identity
 from waltz_spark.streams.compacting import compact
 from waltz_spark.streams.copying import Copier, CopyRoom, FileCopy
 from waltz_spark.streams.files import FilesOf, SeenPath, directory_of
-from waltz_spark.streams.layout import PublishedPath, commit_of, join, parse_published, trash_path
+from waltz_spark.streams.layout import PublishedPath, commit_of, join, parse_published, tmp_path, trash_path
 from waltz_spark.streams.nodes import read_nodes
 from waltz_spark.streams.odd import make_way, put_file
 from waltz_spark.streams.placing import (
@@ -90,6 +90,9 @@ RECOVERY_POINTS = (
     "after cleaning",
 )
 """Those of a run's beginning; between fence and cleaning recovery passes the points of the table, too."""
+
+_NODE_ROOM = 4096
+"""By what a thread's node may become longer with a path in it: the temporary's name, a state's, another consumer's."""
 
 PAUSES = ("before LOOK", "before MOVE", "before ANNOUNCE", "before TRASH", "before FORGET", "after FORGET")
 """Behind the look at the lock, with nothing done since the point before: where a zombie sleeps worst."""
@@ -216,20 +219,31 @@ class CommitThread(ThreadRun):
         self.check_held()
         if is_taken(self._files, self.settings.root, work.target, work.inputs):
             raise FileExistsError(f"{work.target.on(self.settings.root)} is published already")
-        path = PathInFlight(
+        self._write(self.node.started(self._in_flight(work, staged.temporary)))
+        self._hook("after " + StreamState.START.value)
+        self._carry_through(TABLE)
+
+    def node_problem(self, work: Work) -> str:
+        """Why the thread's node cannot say that the work is in flight: it has too many names; "" = it can."""
+        node = self.node.started(self._in_flight(work, tmp_path(self.settings.root, self.settings.name, self._run)))
+        try:
+            encode_node(replace(node, holder=node.holder + " " * _NODE_ROOM))
+        except InvalidInput as error:
+            return str(error)
+        return ""
+
+    def _in_flight(self, work: Work, temporary: str) -> PathInFlight:
+        return PathInFlight(
             work.commit,
             work.src_root,
             work.src,
             work.names,
-            staged.temporary,
+            temporary,
             work.target.relative,
             self._trash_of(work),
             self.settings.consumers,
             work.source,
         )
-        self._write(self.node.started(path))
-        self._hook("after " + StreamState.START.value)
-        self._carry_through(TABLE)
 
     def put_away_input(self, work: Work) -> None:
         """Move the input of work that was committed before to trash, without committing anything."""

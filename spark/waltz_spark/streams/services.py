@@ -292,6 +292,8 @@ class StreamService:
             return problem
         if len(work.commit) > COMMIT_BYTES:
             return f"its name {shown(work.commit)} has {len(work.commit)} characters, and {COMMIT_BYTES} are the most"
+        if problem := self.thread.node_problem(work):
+            return problem
         if self.settings.layout == "document" and (problem := names_problem(work.target.part, work.inputs)):
             return problem
         if problem := way_problem(files, root, directory_of(work.target.on(root))):
@@ -317,7 +319,8 @@ class StreamService:
         staged = self.thread.stage([each.work for each in batch], self._copies.copier(batch))
         for each, one in zip(batch, staged, strict=True):
             # Another part of the batch may have the name by now.
-            if problem := one.problem or self._taken(each.work):
+            # And by now the node may have less room.
+            if problem := one.problem or self._taken(each.work) or self.thread.node_problem(each.work):
                 passing.cannot(each.found, problem)
             else:
                 self.thread.commit(one)

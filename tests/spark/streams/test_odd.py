@@ -101,6 +101,13 @@ def a_file_where_the_stream_goes_on(place: Place) -> None:
     (directory / "202611211552.done").write_bytes(encode_marker(FIRST + timedelta(minutes=2), []))
 
 
+def more_files_than_a_node_can_name(place: Place) -> None:
+    names = [f"202611211552.{number:04}{'x' * 230}" for number in range(4000)]
+    for name in names:
+        (place.data / name).touch()
+    marker(place, names)
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
@@ -113,6 +120,7 @@ def a_file_where_the_stream_goes_on(place: Place) -> None:
         (a_name_no_file_can_have, "no file of minute"),
         (a_name_that_is_too_long, "no file of minute"),
         (a_huge_marker, "small file"),
+        (more_files_than_a_node_can_name, "too many for a ZooKeeper node; write fewer files a minute"),
         (lambda place: (place.data / "000101010000.done").write_bytes(EMPTY), "UTC minute yyyyMMddHHmm since 1970"),
         (lambda place: (place.data / "999912312359.done").write_bytes(EMPTY), "that minute is still to come"),
         (names_too_long_for_a_commit, "characters"),
