@@ -115,6 +115,45 @@ def test_a_replica_that_denies_a_server_is_asked_again_with_pauses(caplog: pytes
     assert len([line for line in told if "compare their secret files" in line]) == 1, told
 
 
+def test_a_replica_that_has_no_place_for_a_server_is_asked_again_with_pauses() -> None:
+    """Its connections are all taken, by whomever: it closes each one at once. When it has room the link works."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        heard: asyncio.Queue[SessionEvent | SessionConfirmed] = asyncio.Queue()
+        drivers = Listening(lambda _, event: heard.put_nowait(event), 0)
+        turned_away, replicas, room = [0], list[SilentReplica](), [False]
+
+        class Full(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                turned_away[0] += 1
+                transport.close()
+
+        def accept() -> asyncio.Protocol:
+            if not room[0]:
+                return Full()
+            replicas.append(SilentReplica(deaf=True))
+            return replicas[-1]
+
+        listener = await loop.create_server(accept, "127.0.0.1", 0)
+        link = ReplicaLink(0, uuid.uuid4(), ServerConfig(), drivers, Outgoing(), Pool(1), keyring())
+        link.move_to(Endpoint("127.0.0.1", listener.sockets[0].getsockname()[1]))
+        begun = loop.time()
+        while loop.time() - begun < 0.3:
+            await asyncio.sleep(0.01)  # what is counted is connections in a time
+        assert 2 <= turned_away[0] <= 20
+        assert heard.empty()
+        room[0] = True
+        await _until(heard, ReplicaAvailable)
+        await link.close()
+        for replica in replicas:
+            replica.abort("the test is over")
+        listener.close()
+        await listener.wait_closed()
+
+    asyncio.run(run())
+
+
 def test_a_link_ends_that_is_closed_in_the_turn_in_which_a_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python 3.10 then tells it of the time only (``compat.timeout``)."""
 

@@ -242,7 +242,7 @@ class ReplicaLink:
         self._drivers = drivers
         self._endpoint: Endpoint | None = None
         self._changed = asyncio.Event()
-        self._not_believed = False  # one of the two sides could not prove itself the last time
+        self._turned_away = False  # the last connection ended before the replica had said who it is
         self._live: _Stream | None = None
         self._bulk: _Stream | None = None
         self._ready: set[bool] = set()
@@ -305,10 +305,10 @@ class ReplicaLink:
                         for bulk in (False, True):
                             made, tls = partial(self._new_stream, bulk), self._tls()
                             await connect(made, *self._endpoint, timeout_s=None, tls=tls, untaken_ms=timeout_ms)
-                    if not self._not_believed:
+                    if not self._turned_away:
                         pauses.reset()
                     if self._live is None or self._bulk is None:
-                        self._disconnect("lost while connecting")
+                        self._disconnect(self._down_because)  # one was lost while the other was being made
                 except (OSError, ConfigError) as error:
                     self._not_reached(self._endpoint, error)
             try:
@@ -337,15 +337,16 @@ class ReplicaLink:
     def stream_ready(self, stream: _Stream) -> None:
         self._ready.add(stream.bulk)
         if len(self._ready) == 2 and not self._up:
-            self._up, self._not_believed = True, False
+            self._up, self._turned_away = True, False
             self.heard_at = [asyncio.get_running_loop().time()] * 2
             self._tell_all(ReplicaAvailable(NO_SUCH_SESSION, self.replica_id))
 
     def stream_closed(self, stream: _Stream, error: Exception) -> None:
         if stream in (self._live, self._bulk):
-            self._not_believed = isinstance(error, AuthenticationFailed)
+            was_up = self._up
+            self._turned_away = not was_up
             self._disconnect(str(error))
-            if not self._not_believed:  # that one of us has another secret does not change so soon
+            if was_up:  # else it has no place for us, another secret, or is none: that does not change so soon
                 self._changed.set()  # try again at once: a restarted replica may listen already
 
     def _disconnect(self, reason: str) -> None:
