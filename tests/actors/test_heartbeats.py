@@ -11,6 +11,7 @@ from waltz_ray import compat
 from waltz_ray.actors.client_connection import ClientConnection
 from waltz_ray.actors.endpoint_probe import probe_endpoint
 from waltz_ray.actors.heartbeats import Heartbeats, Silence
+from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.protocol.ids import Endpoint
 
 
@@ -112,6 +113,30 @@ def test_a_server_answers_and_one_whose_loop_stands_still_is_silent() -> None:
 
     asyncio.run(run())
     assert told == []
+
+
+def test_a_server_that_has_no_place_for_one_more_connection_is_not_silent() -> None:
+    """It serves those that there are: if its partitions went, all of these would go after them."""
+
+    async def run() -> None:
+        server = bench_server()
+        server.limit = ConnectionLimit("test", 0, 0)
+        listener = await asyncio.get_running_loop().create_server(server.new_connection, "127.0.0.1", 0)
+        heard = asyncio.Semaphore(0)
+        beats = Heartbeats(0.5, lambda: None, lambda: None)
+        note(beats, heard.release)
+        endpoint = Endpoint("127.0.0.1", listener.sockets[0].getsockname()[1])
+        work = asyncio.gather(
+            probe_endpoint(beats.new_probe, endpoint, lambda: None, lambda: None), beats.run(), return_exceptions=True
+        )
+        async with compat.timeout(5):
+            for _ in range(3):
+                await heard.acquire()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        listener.close()
+
+    asyncio.run(run())
 
 
 def note(beats: Heartbeats, call: Callable[[], None]) -> None:
