@@ -41,7 +41,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "admissions_leave_before_what_is_in_flight": 0x0,
     "checkpoints_come_too_often": 0x3,
     "mounts_are_not_confirmed": 0x8E,
-    "confirmation_round_is_never_begun_again": 0x43,
+    "confirmation_round_is_never_begun_again": 0x4A,
     "ready_without_what_is_in_flight": 0x0,
     "feed_skips_a_batch": 0xF,
     "failed_writes_of_the_assignment_are_forgotten": 0x52,
