@@ -239,6 +239,32 @@ def test_what_a_replica_tells_ray_does_not_stand_still_while_it_tries(
         host.shutdown()
 
 
+def test_a_replica_whose_figures_cannot_be_told_tries_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread that tells them is the one that starts the replica, follows the spaces and trims."""
+    told: list[ReplicaStatus] = []
+
+    class Short:
+        def __init__(self, cluster: str, replica: str) -> None:
+            pass
+
+        def replica(self, status: ReplicaStatus) -> None:
+            told.append(status)
+            if len(told) <= 2:
+                raise MemoryError
+
+    monkeypatch.setattr(storage_replica, "Gauges", Short)
+    monkeypatch.setattr(storage_replica, "_CONNECT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(storage_replica, "_METRICS_INTERVAL_S", 0.1)
+    host = ReplicaHost("c", "127.0.0.1:1", 0, str(tmp_path), lambda store: CONFIG, "127.0.0.1", str(tmp_path / "key"))
+    try:
+        until(lambda: len(told) > 3 and "127.0.0.1:1" in told[-1].reason, "it tries again and again")
+    finally:
+        host.shutdown()
+    assert caplog.text.count("its figures are not told to Ray") == 1
+
+
 def test_a_deleted_space_wants_no_room_any_more(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk was full when the last append to it came."""
     full = FullDisk()

@@ -153,6 +153,7 @@ class ReplicaHost:
         self._full, self._lost = FullDisk(), LostFiles()
         self._pauses = Backoff(_RETRY_S, 5.0)  # after what no rule foresees
         self._problem = ""  # what that was, while it serves
+        self._untold = ""  # why its figures were not told the last time
         self._changing = threading.Lock()  # held while store and endpoint are made or closed
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -249,10 +250,19 @@ class ReplicaHost:
             pause_s = self._follow() if self._state is ActorState.SERVING else self._try_to_start()
             # Also while it tries again without end: what it said last would go on being told.
             if pause_s > _RETRY_S or time.monotonic() >= due_s:
-                gauges.replica(self.status())
+                self._tell(gauges)
                 due_s = time.monotonic() + _METRICS_INTERVAL_S
             self._wake.wait(pause_s)
             self._wake.clear()
+
+    def _tell(self, gauges: Gauges) -> None:
+        try:
+            gauges.replica(self.status())
+            self._untold = ""
+        except Exception as error:  # as of a lack of memory: the thread that starts and follows must not end by it
+            if repr(error) != self._untold:
+                log.exception("replica %d: its figures are not told to Ray; trying again", self._replica_id)
+            self._untold = repr(error)
 
     def _try_to_start(self) -> float:
         """For how long to wait afterwards."""
