@@ -159,6 +159,19 @@ def test_a_replica_that_is_full_is_not_called_nearly_full_as_well() -> None:
     assert [str(finding) for finding in examine(full)] == ["replica 0: no space left"]
 
 
+def test_room_is_asked_for_only_where_that_is_what_a_replica_lacks() -> None:
+    follows = "it does not follow spaces and trim marks yet:"
+    remedies = [
+        examine(with_replica(problem=problem))[0].remedy
+        for problem in (
+            f"{follows} /data/r/0: no space left on the disk; make room, nothing was acknowledged",
+            f"{follows} /data/r/0: cannot be opened or read just now (Too many open files); raise (ulimit -n)",
+            f"{follows} ZooKeeper node /c/store/spaces cannot be understood",
+        )
+    ]
+    assert ["make room" in remedy for remedy in remedies] == [True, False, False]
+
+
 def test_no_cluster_is_exit_code_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def nothing(name: str, directory: str, address: str) -> tuple[str, str]:
         raise ClusterNotFound("no cluster runs here")

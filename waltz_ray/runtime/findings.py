@@ -174,6 +174,10 @@ _SLOW_REMEDY = (
     "who else writes to that disk, or is it failing (dmesg, SMART)? one slow replica of three holds nobody up"
 )
 
+_FULL_REMEDY = "make room on its disk; it goes on by itself within seconds"
+
+_TRIES_AGAIN_REMEDY = "do what it says, or see its log; it goes on by itself within seconds"
+
 _LOST_REMEDY = "mount the right disk; if it is this one: see that the others serve, then waltz replace-replica"
 
 _ROTTEN_REMEDY = (
@@ -185,7 +189,8 @@ _ROTTEN_REMEDY = (
 def _replica(who: str, replica: ReplicaStatus) -> Iterator[Finding]:
     yield from _not_serving(who, replica, _since(replica.since_ms))
     if replica.problem:
-        yield Finding(who, replica.problem, "make room on its disk; it goes on by itself within seconds")
+        is_full = "no space left" in replica.problem  # else it is handles, memory, or what nobody foresaw
+        yield Finding(who, replica.problem, _FULL_REMEDY if is_full else _TRIES_AGAIN_REMEDY)
     if replica.lost:
         yield Finding(who, replica.lost, _LOST_REMEDY)
     for partition_id, stored in replica.partitions.items():
