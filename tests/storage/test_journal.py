@@ -15,7 +15,7 @@ from tests.storage.faulty_disk import Crashed, FaultyDisk, Survival
 from tests.storage.helpers import DIRECTORY, KEY, append, contents, create, data_of, records, reopen
 from waltz_ray.config import StorageConfig
 from waltz_ray.errors import DiskFull, SyncFailed
-from waltz_ray.storage.disk import OsDisk
+from waltz_ray.storage.disk import OsDisk, Writable
 from waltz_ray.storage.journal import journal_entries, journal_path
 from waltz_ray.storage.store import ReplicaStore
 from waltz_ray.storage.verify import verify_directory
@@ -236,6 +236,36 @@ def test_entries_that_find_no_room_are_synced_in_their_segments() -> None:
     promise.sync(0, 1)
     disk.errors.clear()
     disk.crash()
+    promise.holds(disk)
+
+
+def test_an_entry_of_a_write_that_found_no_room_brings_nothing_back_that_is_cut_later() -> None:
+    """The first of two entries was written whole before the room was at an end: a start would find it."""
+
+    class Narrow(FaultyDisk):
+        narrow = False
+
+        def pwrite(self, handle: int, data: Writable, offset: int) -> None:
+            path = self._of(handle)[0]
+            if self.narrow and "journal" in path:
+                super().pwrite(handle, bytes(data)[: len(data) * 3 // 4], offset)
+                raise OSError(errno.ENOSPC, "No space left on device", path)
+            super().pwrite(handle, data, offset)
+
+    disk = Narrow()
+    promise = Promise(opened(disk, LARGE))
+    promise.append(1, 4)
+    promise.append(2, 4)
+    promise.sync(1, 2)
+    promise.append(0, 4)
+    promise.append(1, 4)
+    disk.narrow = True
+    promise.sync(0, 1)
+    disk.narrow = False
+    promise.cut(0, 1)
+    promise.append(0, 2, tag=1)
+    promise.sync(0)
+    disk.crash(Survival(1.0))
     promise.holds(disk)
 
 

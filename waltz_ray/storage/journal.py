@@ -186,7 +186,7 @@ class Journal:
         """Make ``entries`` durable, in one sync with what other threads are writing; SyncFailed.
 
         False: there is no room on the disk for a journal or these entries, or no handle for its files or for segments
-        that must be synced first; nothing was done.
+        that must be synced first; nothing is durable by it.
         """
         size_bytes = sum(_ENTRY_BYTES + len(entry.data) for entry in entries)
         with self._changed:
@@ -194,13 +194,14 @@ class Journal:
                 if not self._made():
                     return False
                 file = self._room_for(size_bytes)
+                # Before they are written: of a write that finds no room some may be whole, and a start believes those.
+                self._partitions.update(entry.partition_id for entry in entries)
                 self._disk.pwrite(file.handle, file.path, _encode(file.number, entries), file.end)
             except (DiskFull, OutOfResources):  # DiskFull: where even what is overwritten takes room
                 return False
             file.end += size_bytes
             for entry in entries:
                 file.dirty[segment_path(f"{self._directory}/{entry.partition_id}", entry.first_id)] = None
-                self._partitions.add(entry.partition_id)
             self._sync(file)
             self._flush_some(size_bytes)
         return True
