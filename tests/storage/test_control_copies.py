@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 
 import pytest
 
 from tests.storage.faulty_disk import Crashed, FaultyDisk, Survival
 from tests.storage.helpers import DIRECTORY, KEY, append, create, reopen
+from waltz_ray.errors import DiskFull
 from waltz_ray.protocol.messages.replica import Open, StateReply
 from waltz_ray.storage.control_file import CONTROL_FILE, NEVER_OPENED, ControlEntry, ControlFile, read_control_image
-from waltz_ray.storage.disk import DurableDisk
+from waltz_ray.storage.disk import DurableDisk, Writable
 from waltz_ray.storage.fence import read_fences
 from waltz_ray.storage.replica_service import ReplicaService
 
@@ -151,6 +153,36 @@ def test_a_sync_that_fails_leaves_what_was_answered_before_on_the_disk() -> None
             found = read_control_image(disk, DIRECTORY)
             for partition_id, entry in before.items():
                 assert found.current(partition_id) in (entry, dict([writes[failing]]).get(partition_id, entry))
+
+
+def test_a_mark_that_found_room_in_one_slot_only_is_lowered_by_the_next_try() -> None:
+    """Else the higher one would be in force at the next start, and the log seem to have lost what was cut."""
+
+    class Narrow(FaultyDisk):
+        room = 1 << 20  # for so many writes of slots
+
+        def pwrite(self, handle: int, data: Writable, offset: int) -> None:
+            path = self._of(handle)[0]
+            if path == CONTROL:
+                self.room -= 1
+                if self.room < 0:
+                    raise OSError(errno.ENOSPC, "No space left on device", path)
+            super().pwrite(handle, data, offset)
+
+    disk = Narrow()
+    log = create(disk).partition(0)
+    log.open_session(1)
+    append(log, 6)
+    log.set_low_water_mark(1, 5, 5)
+    disk.room = 1
+    with pytest.raises(DiskFull):
+        log.truncate(1, 2)
+    disk.room = 1 << 20
+    log.truncate(1, 2)
+    disk.crash()
+    log = reopen(disk).partition(0)
+    assert log.damaged is None, str(log.damaged)
+    assert (log.last_id, log.session_id, log.low_water_mark, log.local_low_water_mark) == (2, 1, 2, 2)
 
 
 def test_records_and_marks_stay_as_they_are() -> None:

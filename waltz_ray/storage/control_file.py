@@ -376,6 +376,8 @@ class ControlFile:
         self._disk, self._image = disk, image
         self._current = list(image.currents)
         self._entries = [image.current(partition_id) for partition_id in range(len(image.slots))]
+        self._half_written: set[int] = set()
+        """Partitions whose entry found no room in the other slot: what stands there would win at the next start."""
         self._handle = disk.disk.open(image.path, "write")
         self._name_in_doubt = False
         """It was given its name (``extend``), and the directory could not be flushed for lack of resources."""
@@ -427,10 +429,14 @@ class ControlFile:
         return entry
 
     def write(self, partition_id: int, entry: ControlEntry) -> None:
-        """``entry`` is current, durably, when this returns."""
+        """``entry`` is current, durably, when this returns. DiskFull: perhaps; to be done again."""
         slots = slots_to_write(self.entry(partition_id), entry, self._current[partition_id])
+        if not slots and partition_id in self._half_written:
+            slots = (1 - self._current[partition_id],)
         for slot in slots:
             self._write_slot(partition_id, slot, entry)
+            self._half_written.add(partition_id)
+        self._half_written.discard(partition_id)
         self._entries[partition_id] = entry
         if len(slots) == 1:
             self._copy(partition_id)
