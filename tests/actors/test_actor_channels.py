@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.actors.bench_server import bench_server, open_with
 from tests.actors.test_feed_pace import in_loop, mount_5, until
 from waltz_ray import compat
 from waltz_ray.actors import partition_server
+from waltz_ray.actors.client_connection import ClientConnection
 from waltz_ray.actors.partition_server import PartitionServer
 from waltz_ray.actors.server import Server
 from waltz_ray.config import ServerConfig
@@ -59,6 +61,22 @@ async def test_clients_that_vanish_give_their_places_back(
     assert "the client has not called for 50 ms" in caplog.text
     assert (server.connections, server.drivers[0].machine.subscribers, actor._channels) == ({}, 0, {})
     assert await actor.channel_receive(await mounted(actor), 0), "there is room again"
+
+
+@in_loop
+async def test_what_waits_for_a_client_that_does_not_call_costs_no_more_the_more_it_is(actor: PartitionServer) -> None:
+    """A small frame with each commit: how much waits is looked at with each of them."""
+    server = serve(actor, stall_ms=60_000)
+    await mounted(actor)
+    (connection,) = server.connections.values()
+    assert isinstance(connection, ClientConnection)
+    begun_s = time.process_time()
+    for _ in range(10_000):
+        connection.send_frame(bytes(40))
+    assert time.process_time() - begun_s < 0.5
+    assert connection.unsent_bytes > 400_000
+    connection.abort("the test is over")
+    assert connection.unsent_bytes == 0
 
 
 @in_loop

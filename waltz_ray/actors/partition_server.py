@@ -170,6 +170,7 @@ class Channel(asyncio.Transport):
         self._early: dict[int, bytes] = {}
         self._next_in = 0
         self._out: list[bytes] = []
+        self._out_bytes = 0  # of these: there may be very many, and it is asked for with each
         self._sent: tuple[int, bytes] = (-1, b"")  # the last chunk, again if its answer was lost
         self._wake = asyncio.Event()
         self._closed = False
@@ -229,7 +230,7 @@ class Channel(asyncio.Transport):
             return None
         if not self._out:
             return b""
-        chunk, self._out = b"".join(self._out), []
+        chunk, self._out, self._out_bytes = b"".join(self._out), [], 0
         self._sent = (number, chunk)
         if self._writing_paused:
             self._writing_paused = False
@@ -239,7 +240,9 @@ class Channel(asyncio.Transport):
     # ---- asyncio.Transport, as far as net.stream uses it -----------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._out.append(bytes(data))
+        piece = bytes(data)
+        self._out.append(piece)
+        self._out_bytes += len(piece)
         self._wake.set()
         if not self._writing_paused and self.get_write_buffer_size() > self._high:
             self._writing_paused = True
@@ -259,7 +262,7 @@ class Channel(asyncio.Transport):
         return self._closed
 
     def get_write_buffer_size(self) -> int:
-        return sum(map(len, self._out))
+        return self._out_bytes
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         if name == "waltz_member":  # who may call this actor is of the cluster's Ray, and may everything
@@ -274,5 +277,6 @@ class Channel(asyncio.Transport):
 
     def abort(self) -> None:
         self._out.clear()
+        self._out_bytes = 0
         self.close()
         self._over()
