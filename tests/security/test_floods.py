@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import resource
 import socket
 import struct
@@ -201,3 +202,23 @@ def test_a_flood_is_bounded_and_harms_nobody(name: str, count: int, tmp_path: Pa
         gc.collect()
         assert psutil.Process().memory_info().rss - memory < 256 << 20, "each flood costs more"
     assert open_files() <= files
+
+
+@pytest.mark.parametrize("name", PORTS)
+def test_strangers_do_not_fill_the_log(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each of them is worth a line, and a thousand in a second are not worth a thousand."""
+    caplog.set_level(logging.INFO)
+    make_certificates(tmp_path, ["127.0.0.1"], [], 2)
+    with PORTS[name](str(tmp_path / "server.pem"), str(tmp_path / "server.key")) as place:
+        for number in range(100):
+            with connected(place.port) as one, suppress(ConnectionError):
+                one.sendall(b"\xff" * 64 + b"\r\n\r\n" if number % 2 else place.begins[0][:1])
+                if number % 2:
+                    while one.recv(4096):
+                        pass
+                else:  # it is gone without a goodbye
+                    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        until(lambda: place.open() == 0)
+        assert place.well()
+    lines = [record for record in caplog.records if record.name.startswith("waltz_ray")]
+    assert 1 <= len(lines) <= 45, "of a listener, and of its streams"

@@ -78,7 +78,7 @@ class _HttpConnection(Stream[HttpRequest]):
         self.send_bytes(encode_response(HttpResponse(400, f"{error}\n".encode())))
 
     def on_impatience(self, reason: str) -> None:
-        log.info("closing the HTTP connection with %s: %s", self.peer, reason)
+        self.say(log, logging.INFO, "closing the HTTP connection with %s: %s", self.peer, reason)
 
 
 class HttpPort:

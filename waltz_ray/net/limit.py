@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from waltz_ray.runtime.seldom import Seldom
+from waltz_ray.runtime.seldom import Few, Seldom
 
 __all__ = ["ConnectionLimit"]
 
@@ -21,6 +21,8 @@ class ConnectionLimit:
         self._name, self._most, self._most_of_one = name, most, most_of_one
         self._open_from: Counter[str] = Counter()
         self._refused = Seldom(_LOG_EVERY_S)
+        self.lines = Few()
+        """Of the log, about single connections."""
 
     @property
     def open(self) -> int:

@@ -19,6 +19,7 @@ from waltz_ray import compat
 from waltz_ray.net.connector import keep_alive
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.tls import TLS_HANDSHAKE
+from waltz_ray.runtime.seldom import Few
 
 __all__ = ["BlockingListener", "LoopListener", "Tls", "listen", "shut"]
 
@@ -87,6 +88,7 @@ class LoopListener:
         """Where it listens."""
         self._loop = asyncio.get_running_loop()
         self._shortage = _Shortage(name)
+        self._lines = Few()
         self._pause: asyncio.TimerHandle | None = None
         self._beginning: dict[asyncio.Task[object], socket.socket] = {}  # the oldest first
         self._loop.add_reader(listening.fileno(), self._accept)
@@ -142,7 +144,7 @@ class LoopListener:
             await self._loop.connect_accepted_socket(self._make, connection, ssl=tls, ssl_handshake_timeout=timeout_s)
         except (OSError, MemoryError) as error:
             connection.close()
-            log.info("%s: a connection was lost before it began: %s", self._name, error)
+            self._lines.say(log, logging.INFO, "%s: a connection was lost before it began: %s", self._name, error)
 
     async def _is_tls(self, connection: socket.socket) -> bool:
         """Whether the first byte is that of a TLS client; it stays where it is. TimeoutError if none comes."""
@@ -288,7 +290,7 @@ class BlockingListener:
                 connection.settimeout(None)
             self._serve(connection, peer)
         except (OSError, MemoryError) as error:
-            log.info("%s: connection of %s lost: %s", self._name, peer, error)
+            self._limit.lines.say(log, logging.INFO, "%s: connection of %s lost: %s", self._name, peer, error)
         finally:
             with self._lock:
                 self._end(thread, address)

@@ -79,6 +79,7 @@ class Stream(Opening, Generic[F]):
         self._outgoing = outgoing
         self._patience = patience
         self._limit = limit
+        self._lines = None if limit is None else limit.lines
         self._first = first
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._transport: asyncio.Transport | None = None
@@ -109,14 +110,21 @@ class Stream(Opening, Generic[F]):
 
     def on_broken(self, error: WireError) -> None:
         """The peer broke the protocol, or could not prove who it is: a line for the log."""
-        log.warning("closing the connection with %s: %s", self.peer, error)
+        self.say(log, logging.WARNING, "closing the connection with %s: %s", self.peer, error)
 
     def on_impatience(self, reason: str) -> None:
         """The peer has taken too long, or too much, and the connection is closed right after: a line for the log."""
-        log.warning("closing the connection with %s: %s", self.peer, reason)
+        self.say(log, logging.WARNING, "closing the connection with %s: %s", self.peer, reason)
 
     def on_closed(self, error: Exception) -> None:
         """The connection is gone, because of ``error``; who it was is in it. Called once."""
+
+    def say(self, logger: logging.Logger, level: int, text: str, *arguments: object) -> None:
+        """A line for the log, of those that there may be about the connections of one port."""
+        if self._lines is None:
+            logger.log(level, text, *arguments)
+        else:
+            self._lines.say(logger, level, text, *arguments)
 
     def hold_input(self, why: str) -> None:
         """Read nothing from the peer until ``release_input(why)``; what has been read already is still handled."""
@@ -303,7 +311,7 @@ class Stream(Opening, Generic[F]):
             if self._cause is None:
                 self._framer.eof()
         except WireError as error:
-            log.warning("%s: %s", self.peer, error)
+            self.say(log, logging.WARNING, "%s: %s", self.peer, error)
             self._because(WireError(f"{self.peer}: {error}"))
         if self.unsent_bytes:  # the transport closes once that is taken: by a peer that may only have stopped sending
             self._await_taking()

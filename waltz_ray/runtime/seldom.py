@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 
-__all__ = ["Seldom"]
+__all__ = ["Few", "Seldom"]
 
 
 class Seldom:
@@ -24,3 +26,28 @@ class Seldom:
         count, self._unsaid = self._unsaid, 0
         self._silent_until = now + self._every_s
         return count
+
+
+class Few:
+    """Lines of which each is about another peer: ``most`` of them in ``every_s`` seconds. How many were left out is
+    said with the next one after that. For several threads."""
+
+    def __init__(self, most: int = 20, every_s: float = 10.0) -> None:
+        self._most, self._every_s = most, every_s
+        self._lock = threading.Lock()
+        self._until = 0.0
+        self._said = self._left_out = 0
+
+    def say(self, log: logging.Logger, level: int, text: str, *arguments: object) -> None:
+        """This line, unless there were too many lately."""
+        with self._lock:
+            now, left_out = time.monotonic(), 0
+            if now >= self._until:
+                left_out, self._left_out, self._said, self._until = self._left_out, 0, 0, now + self._every_s
+            if self._said == self._most:
+                self._left_out += 1
+                return
+            self._said += 1
+        if left_out:
+            log.log(level, "%d more lines about connections like the next one were left out", left_out)
+        log.log(level, text, *arguments)

@@ -344,7 +344,7 @@ class KvConnection(BackloggedStream[KvFrame, KvFrame]):
         self._wait("goodbye", self._limits.goodbye_ms, f"it is leaving, and {self.outstanding} commands have no answer")
 
     def on_impatience(self, reason: str) -> None:
-        log.info("closing the connection with %s: %s", self.peer, reason)
+        self.say(log, logging.INFO, "closing the connection with %s: %s", self.peer, reason)
 
     def on_closed(self, error: Exception) -> None:
         super().on_closed(error)

@@ -154,7 +154,8 @@ class TopicConnection(BackloggedStream[TopicFrame, Arrived]):
         method, data = encode_response(answer)
         self._send(serial, RpcAnswer(method, data, call.service_type, call.protocol_ver), call.method)
         if not meant:
-            log.info("%s means another cluster, of which there was an actor at this address before", self.peer)
+            text = "%s means another cluster, of which there was an actor at this address before"
+            self.say(log, logging.INFO, text, self.peer)
             self.finish(_ANOTHER.err_msg)
 
     def _answered(self, serial: int, call: RpcCall, size: int, answer: TopicResponse | RpcFault) -> None:
@@ -193,7 +194,7 @@ class TopicConnection(BackloggedStream[TopicFrame, Arrived]):
         self.stirred = False
 
     def on_impatience(self, reason: str) -> None:
-        log.info("closing the connection with %s: %s", self.peer, reason)
+        self.say(log, logging.INFO, "closing the connection with %s: %s", self.peer, reason)
 
     def on_closed(self, error: Exception) -> None:
         super().on_closed(error)
