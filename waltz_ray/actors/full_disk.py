@@ -7,10 +7,14 @@ import time
 from collections.abc import Iterable, Sequence
 
 from waltz_ray.protocol.messages.replica import (
+    APPEND_REQUEST,
+    OPEN_REQUEST,
     Appended,
+    LowWaterMarkSet,
     RefusalCode,
     Refused,
     ReplicaReply,
+    StateReply,
 )
 
 __all__ = ["FullDisk", "few", "little_room"]
@@ -35,16 +39,28 @@ class FullDisk:
 
     def __init__(self) -> None:
         self._since: dict[int, tuple[float, str]] = {}
+        self._asked: dict[int, int] = {}  # the type of the request that was refused, of each of these
 
     def noted(self, replies: list[ReplicaReply]) -> list[ReplicaReply]:
         """Note which of these replies tell of a full disk, or of one that has room again; returns them as they are."""
         for reply in replies:
-            if type(reply) is Appended:
-                if self._since:
-                    self._since.pop(reply.partition_id, None)
-            elif type(reply) is Refused and reply.code is RefusalCode.DISK_FULL:
-                self._since.setdefault(reply.partition_id, (time.time(), reply.message))
+            if type(reply) is Refused:
+                if reply.code is RefusalCode.DISK_FULL:
+                    self._since.setdefault(reply.partition_id, (time.time(), reply.message))
+                    self._asked[reply.partition_id] = reply.request_type
+            elif self._since and self._has_found_room(reply):
+                self._since.pop(reply.partition_id, None)
         return replies
+
+    def _has_found_room(self, reply: ReplicaReply) -> bool:
+        """An append has, or what was refused and may be all that is ever asked of a partition to which nobody appends.
+        A mark is set of every replica that takes part, and is the last that is written before it does."""
+        if type(reply) is Appended:
+            return True
+        asked = self._asked.get(reply.partition_id)
+        if asked == OPEN_REQUEST:
+            return type(reply) in (StateReply, LowWaterMarkSet)
+        return type(reply) is LowWaterMarkSet and asked != APPEND_REQUEST
 
     def problem(self, gone: Iterable[int] = ()) -> str:
         """One line for people, "" while there is nothing to say. ``gone``: partitions that others have by now, or
