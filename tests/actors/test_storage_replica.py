@@ -332,6 +332,29 @@ def test_a_replica_goes_on_following_after_an_error_that_no_rule_foresees(
         host.shutdown()
 
 
+def test_a_disk_that_stays_full_is_not_filled_by_the_log(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried = threading.Semaphore(0)
+
+    def full(service: ReplicaService, *arguments: object) -> None:
+        tried.release()
+        raise DiskFull("no space left on the disk")
+
+    monkeypatch.setattr(storage_replica, "_RETRY_S", 0.001)
+    host = rig.host()
+    try:
+        until(lambda: host.health() is ActorState.SERVING, "the replica serves")
+        monkeypatch.setattr(ReplicaService, "retain", full)
+        rig.store.spaces.create("more", 1)  # it looks at once
+        for _ in range(20):
+            assert tried.acquire(timeout=20)
+        assert "no space left" in host.status().problem
+    finally:
+        host.shutdown()
+    assert caplog.text.count("does not follow spaces and trim marks yet") == 1
+
+
 def test_a_replica_that_cannot_start_a_thread_leaves_no_session_behind(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

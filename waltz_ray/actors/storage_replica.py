@@ -89,6 +89,7 @@ from waltz_ray.protocol.messages.replica import (
 )
 from waltz_ray.protocol.spaces import SpaceTable
 from waltz_ray.runtime.process import about_process
+from waltz_ray.runtime.seldom import Seldom
 from waltz_ray.runtime.status import ActorState, ReplicaStatus, StoredPartition
 from waltz_ray.security.handshakes import Doorkeeper, Keyring
 from waltz_ray.security.secret_file import SecretFile
@@ -106,6 +107,7 @@ _RETRY_S = 0.2
 _REFUSED_RETRY_S = 2.0
 _CONNECT_TIMEOUT_S = 2.0  # how long shutdown() may have to wait for a ZooKeeper that is away
 _METRICS_INTERVAL_S = 5.0
+_LOG_EVERY_S = 60.0
 
 
 class ReplicaHost:
@@ -153,6 +155,7 @@ class ReplicaHost:
         self._full, self._lost = FullDisk(), LostFiles()
         self._pauses = Backoff(_RETRY_S, 5.0)  # after what no rule foresees
         self._problem = ""  # what that was, while it serves
+        self._unfollowed = Seldom(_LOG_EVERY_S)
         self._untold = ""  # why its figures were not told the last time
         self._changing = threading.Lock()  # held while store and endpoint are made or closed
         self._stopping = threading.Event()
@@ -297,7 +300,9 @@ class ReplicaHost:
             self._fatal(f"replica {self._replica_id}: {error}; the process ends")
             return _RETRY_S
         except (DiskFull, OutOfResources, CoordinationError) as error:
-            log.warning("replica %d: does not follow spaces and trim marks yet: %s", self._replica_id, error)
+            if count := self._unfollowed.due():
+                text = "replica %d: does not follow spaces and trim marks yet (tried %d times since this was said): %s"
+                log.warning(text, self._replica_id, count, error)
             if not isinstance(error, CoordinationError):  # that ZooKeeper is away others tell
                 self._problem = f"it does not follow spaces and trim marks yet: {error}"
             self._spaces_changed.set()
