@@ -21,7 +21,15 @@ from waltz_ray.config import ServerConfig
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.protocol.authentication import Role, Secret
 from waltz_ray.protocol.ids import Endpoint
-from waltz_ray.protocol.messages.replica import Read, Records, ReplicaReply, StateReply
+from waltz_ray.protocol.messages.replica import (
+    APPEND_REQUEST,
+    Read,
+    Records,
+    RefusalCode,
+    Refused,
+    ReplicaReply,
+    StateReply,
+)
 from waltz_ray.protocol.partition.events import SessionConfirmed
 from waltz_ray.protocol.pool import Pool
 from waltz_ray.protocol.session_types import ReplicaAvailable, ReplicaLost, SessionEvent
@@ -152,6 +160,19 @@ def test_a_replica_that_has_no_place_for_a_server_is_asked_again_with_pauses() -
         await listener.wait_closed()
 
     asyncio.run(run())
+
+
+def test_a_full_disk_under_many_partitions_does_not_fill_a_servers_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        drivers = Listening(lambda _, event: None, *range(500))
+        link = ReplicaLink(0, uuid.uuid4(), ServerConfig(), drivers, Outgoing(), Pool(1), keyring())
+        for partition_id in range(500):
+            message = f"partition {partition_id}: no space left"
+            link.on_live(Refused(partition_id, 1, APPEND_REQUEST, RefusalCode.DISK_FULL, 1, 7, message))
+        await link.close()
+
+    asyncio.run(run())
+    assert 1 <= len([record for record in caplog.records if "no space left" in record.getMessage()]) <= 40
 
 
 def test_a_link_ends_that_is_closed_in_the_turn_in_which_a_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

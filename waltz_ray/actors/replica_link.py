@@ -66,7 +66,7 @@ from waltz_ray.protocol.session_types import (
     ReplicaTruncated,
     SessionEvent,
 )
-from waltz_ray.runtime.seldom import Seldom
+from waltz_ray.runtime.seldom import Few, Seldom
 from waltz_ray.runtime.status import LinkStatus
 from waltz_ray.security.handshakes import Keyring
 from waltz_ray.wire.framing import MAGIC_REPLICA, encode_frame
@@ -235,7 +235,7 @@ class ReplicaLink:
         self.silent, self.denied = Seldom(_LOG_EVERY_S), Seldom(_LOG_EVERY_S)
         self.prove: Prove = partial(keyring.open, replica_id)
         self._tls = keyring.context
-        self._unknown = Seldom(_LOG_EVERY_S)
+        self._unknown, self._refused = Seldom(_LOG_EVERY_S), Few()
         self._full: dict[int, _FullDisk] = {}  # by partition
         self._queue = queue
         self._cluster_key = cluster_key
@@ -514,7 +514,7 @@ class ReplicaLink:
             return
         # A thousand partitions that a replica does not have yet are one piece of news.
         if refused.code is not RefusalCode.UNKNOWN_PARTITION or self._unknown.due():
-            log.warning("replica %d: %s", self.replica_id, refused.message)
+            self._refused.say(log, logging.WARNING, "replica %d: %s", self.replica_id, refused.message)
         loop, pause_s = asyncio.get_running_loop(), _REFUSED_RETRY_S
         if refused.code is RefusalCode.DISK_FULL:
             before = self._full.get(refused.partition_id)

@@ -29,8 +29,8 @@ class Seldom:
 
 
 class Few:
-    """Lines of which each is about another peer: ``most`` of them in ``every_s`` seconds. How many were left out is
-    said with the next one after that. For several threads."""
+    """Lines of which each is about another peer, or partition: ``most`` of them in ``every_s`` seconds. How many were
+    left out is said with the next one after that. For several threads."""
 
     def __init__(self, most: int = 20, every_s: float = 10.0) -> None:
         self._most, self._every_s = most, every_s
@@ -49,5 +49,5 @@ class Few:
                 return
             self._said += 1
         if left_out:
-            log.log(level, "%d more lines about connections like the next one were left out", left_out)
+            log.log(level, "%d more lines like the next one were left out", left_out)
         log.log(level, text, *arguments)
