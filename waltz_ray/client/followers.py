@@ -21,7 +21,7 @@ from waltz_ray.client.application import Transaction
 from waltz_ray.client.feeds import Origin, Transactions
 from waltz_ray.client.forks import ANOTHER_PROCESS_S, left_to_parent
 from waltz_ray.client.io_thread import in_io_thread
-from waltz_ray.client.own_loop import check_loop
+from waltz_ray.client.own_loop import check_loop, check_loop_of_end
 from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.time_limits import checked_timeout, checked_wait
 from waltz_ray.client.waits import item_of
@@ -165,8 +165,7 @@ class AsyncFollower(StaysHere, AsyncIterator[Transaction]):
     async def stop(self) -> None:
         """Nothing comes any more, whoever waits for it goes on, and the connection is closed. Idempotent."""
         if not self._stopped:
-            if not self._loop.is_closed():
-                check_loop(self._loop)
+            check_loop_of_end(self._loop)
             self._stopped = True
             self._items.put_nowait(None)
             if self._beginning.cancel():  # else it has come to something, and there is nothing to wait for

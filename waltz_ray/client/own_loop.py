@@ -20,7 +20,7 @@ from waltz_ray.client.time_limits import checked_wait, expire_append, unknown_er
 from waltz_ray.config import ClientConfig
 from waltz_ray.errors import InvalidInput, WaltzError
 
-__all__ = ["AwaitedFate", "OwnLoop", "check_loop"]
+__all__ = ["AwaitedFate", "OwnLoop", "check_loop", "check_loop_of_end"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +33,12 @@ def check_loop(own: asyncio.AbstractEventLoop) -> None:
     """InvalidInput on another loop: what is sent from there would be done, and who awaits it would never hear of it."""
     if asyncio.get_running_loop() is not own:
         raise InvalidInput("a client for coroutines belongs to the loop it was started on; connect another one on this")
+
+
+def check_loop_of_end(own: asyncio.AbstractEventLoop) -> None:
+    """The same of who ends something, which he may do from anywhere once its loop is closed."""
+    if not own.is_closed():
+        check_loop(own)
 
 
 class AwaitedFate(Generic[T]):

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from waltz_ray.client.ending import Ending
 from waltz_ray.client.opening import opened
-from waltz_ray.client.own_loop import check_loop
+from waltz_ray.client.own_loop import check_loop, check_loop_of_end
 from waltz_ray.client.unclosed import warn_unclosed
 from waltz_ray.errors import InvalidInput
 from waltz_ray.net.tls import client_context
@@ -63,8 +63,8 @@ class AsyncTopicClient:
         """Close all producers and consumers, and every connection. Idempotent. On its own loop, or, when that is
         closed, on any; else InvalidInput."""
         async with self._starting:  # not in the middle of it
-            if self._running is not None and not self._running.loop.is_closed():
-                check_loop(self._running.loop)
+            if self._running is not None:
+                check_loop_of_end(self._running.loop)
             running, self._running, self._process = self._running, None, 0
             if running is not None:
                 self._ended = running.ending

@@ -24,7 +24,7 @@ from waltz_ray import compat
 from waltz_ray.client.address import StaysHere
 from waltz_ray.client.application import checked_int
 from waltz_ray.client.ending import Ending
-from waltz_ray.client.own_loop import check_loop
+from waltz_ray.client.own_loop import check_loop, check_loop_of_end
 from waltz_ray.client.time_limits import checked_wait
 from waltz_ray.errors import (
     ClientClosed,
@@ -135,8 +135,7 @@ class AsyncTopicConsumer(StaysHere):
 
     async def close(self) -> None:
         """Leave the group: what was given out and is not confirmed comes again, to somebody else. Idempotent."""
-        if not self._loop.is_closed():
-            check_loop(self._loop)
+        check_loop_of_end(self._loop)
         self._closed = True
         await self._ending.come()  # whole, or leases would go on being renewed for nobody
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 from waltz_ray.client.address import StaysHere
 from waltz_ray.client.aio import AsyncWaltzClient
-from waltz_ray.client.own_loop import check_loop
+from waltz_ray.client.own_loop import check_loop, check_loop_of_end
 from waltz_ray.errors import InvalidInput
 from waltz_ray.net.room import Room
 from waltz_ray.protocol.records import Int64s
@@ -157,8 +157,7 @@ class AsyncTopicProducer(StaysHere):
 
     async def close(self) -> None:
         """Log out; what was begun and has no fate is left alone. Idempotent."""
-        if not self._loop.is_closed():
-            check_loop(self._loop)
+        check_loop_of_end(self._loop)
         self._closed = True
         await self._registration.close()
         self._outlets.clear()  # who sends again is told that it is closed
