@@ -174,10 +174,10 @@ def _give_up_pages(waltz: Waltz) -> None:
     """What replicas have written, all of which is on their disks, leaves the page cache. DataUnavailable if their files
     are not on this machine."""
     for number in sorted(waltz.status().replicas):
-        directory = Path(waltz.replica(number).directory or "")
-        if not directory.is_dir():
+        directory = waltz.replica(number).directory
+        if directory is None or not Path(directory).is_dir():
             raise DataUnavailable(f"replica {number}'s files, in {directory}, are not on this machine")
-        for path in directory.rglob("*"):
+        for path in Path(directory).rglob("*"):
             with suppress(FileNotFoundError, IsADirectoryError), path.open("rb") as file:  # some may just be dropped
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
