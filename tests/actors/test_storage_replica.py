@@ -215,23 +215,27 @@ def test_records_survive_a_restart_and_the_new_endpoint_is_announced(rig: Rig) -
         again.shutdown()
 
 
+def host_without_zookeeper(
+    tell: Callable[[ReplicaStatus], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> ReplicaHost:
+    """Nobody listens where its ZooKeeper should be: it tries again and again. ``tell`` gets what it tells Ray."""
+
+    class Told:
+        def __init__(self, cluster: str, replica: str) -> None:
+            self.replica = tell
+
+    monkeypatch.setattr(storage_replica, "Gauges", Told)
+    monkeypatch.setattr(storage_replica, "_CONNECT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(storage_replica, "_METRICS_INTERVAL_S", 0.1)
+    return ReplicaHost("c", "127.0.0.1:1", 0, str(tmp_path), lambda store: CONFIG, "127.0.0.1", str(tmp_path / "key"))
+
+
 def test_what_a_replica_tells_ray_does_not_stand_still_while_it_tries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody listens where its ZooKeeper should be: it tries again and again, and is not said to serve meanwhile."""
+    """It is not said to serve meanwhile."""
     told: list[ReplicaStatus] = []
-
-    class Recorded:
-        def __init__(self, cluster: str, replica: str) -> None:
-            pass
-
-        def replica(self, status: ReplicaStatus) -> None:
-            told.append(status)
-
-    monkeypatch.setattr(storage_replica, "Gauges", Recorded)
-    monkeypatch.setattr(storage_replica, "_CONNECT_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(storage_replica, "_METRICS_INTERVAL_S", 0.1)
-    host = ReplicaHost("c", "127.0.0.1:1", 0, str(tmp_path), lambda store: CONFIG, "127.0.0.1", str(tmp_path / "key"))
+    host = host_without_zookeeper(told.append, tmp_path, monkeypatch)
     try:
         until(lambda: len(told) > 2 and "127.0.0.1:1" in told[-1].reason, "it tells of itself again and again")
         assert {each.state for each in told} == {ActorState.STARTING}
@@ -245,19 +249,12 @@ def test_a_replica_whose_figures_cannot_be_told_tries_on(
     """The thread that tells them is the one that starts the replica, follows the spaces and trims."""
     told: list[ReplicaStatus] = []
 
-    class Short:
-        def __init__(self, cluster: str, replica: str) -> None:
-            pass
+    def tell(status: ReplicaStatus) -> None:
+        told.append(status)
+        if len(told) <= 2:
+            raise MemoryError
 
-        def replica(self, status: ReplicaStatus) -> None:
-            told.append(status)
-            if len(told) <= 2:
-                raise MemoryError
-
-    monkeypatch.setattr(storage_replica, "Gauges", Short)
-    monkeypatch.setattr(storage_replica, "_CONNECT_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(storage_replica, "_METRICS_INTERVAL_S", 0.1)
-    host = ReplicaHost("c", "127.0.0.1:1", 0, str(tmp_path), lambda store: CONFIG, "127.0.0.1", str(tmp_path / "key"))
+    host = host_without_zookeeper(tell, tmp_path, monkeypatch)
     try:
         until(lambda: len(told) > 3 and "127.0.0.1:1" in told[-1].reason, "it tries again and again")
     finally:
