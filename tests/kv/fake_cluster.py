@@ -232,6 +232,8 @@ class FakeKvActor:
         self.seen: list[Command] = []
         """Data commands that came."""
         self.native = True
+        self.may_read = True
+        """Clients have the right to."""
         self.identity = ""
         """Of the space that it serves; "": it does not know that one may be meant."""
         self._cluster = cluster
@@ -334,7 +336,7 @@ class FakeKvActor:
     def _data(self, writer: FakeConnection, command: Command) -> Reply | None:
         """The reply; None: the connection is dropped instead."""
         if isinstance(command, Get):
-            return self._get(command)
+            return self._get(command) if self.may_read else FailInfo(FailCode.NOT_ALLOWED, "it may not read")
         fault = self.faults.popleft() if self.faults else ""
         if fault == "before":
             writer.abort()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -456,6 +458,38 @@ def test_nobody_serves_a_bucket_for_a_while(cluster: FakeKvCluster, kv: Any) -> 
         with pytest.raises(KvNotReady, match="nothing was changed"):
             getattr(kv, str(method))(*given, timeout=0.2)
     assert cluster.state.items[b"", b"ann"].version == 1
+
+
+def test_who_may_only_append_hears_again_what_was_said_before_the_connection_was_ready(
+    cluster: FakeKvCluster, kv: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An actor says what it has while it is greeted; a write that begins just then finds no connection with it, and
+    doubts what was said. Who may read asks for the item; who may not would wait in vain."""
+    for actor in cluster.actors:
+        actor.may_read = False
+    kv.set("ann", 1)
+    greet, announced = KvLink.greet, KvConnections.announced
+    said, greeted = threading.Event(), threading.Event()
+
+    async def greet_slowly(link: KvLink, *shown: str) -> None:
+        await greet(link, *shown)
+        while not greeted.is_set():
+            await asyncio.sleep(0.005)
+
+    def hear(connections: KvConnections, server: str, message: Any) -> None:
+        announced(connections, server, message)
+        said.set()
+
+    monkeypatch.setattr(KvLink, "greet", greet_slowly)
+    monkeypatch.setattr(KvConnections, "announced", hear)
+    cluster.actors[cluster.owner(b"ann")].faults.append("before")  # the connection is lost
+    with ThreadPoolExecutor(1) as writer:
+        written = writer.submit(kv.set, "ann", 2)
+        assert said.wait(10)
+        until(lambda: kv.statistics()["known_buckets"] < 16)
+        greeted.set()
+        assert written.result() == 2
+    assert happened(cluster) == {1}
 
 
 def test_who_says_not_now_is_asked_again(cluster: FakeKvCluster, kv: Any) -> None:

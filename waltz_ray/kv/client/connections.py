@@ -228,10 +228,14 @@ class KvConnections:
             link.ask(KvHello())
 
     async def locate(self, key_hashes: Iterable[int], end_s: float) -> None:
-        """Ask any actor about buckets that nobody is known to have: it names who has them."""
+        """Ask any actor about buckets that nobody is known to have: it names who has them. Who may not ask for items
+        has all of them say again what they have: that came before their connection was ready, and was doubted then."""
         links = self.links()
         buckets = {key_hash & self.table.mask: key_hash for key_hash in key_hashes}
-        if not links or not self._may_ask:
+        if not links or not buckets:
+            return
+        if not self._may_ask:
+            self.ask_anew()
             return
         asked = []
         for key_hash in [*buckets.values()][:_PROBES]:
