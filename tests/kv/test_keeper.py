@@ -312,9 +312,6 @@ def test_an_item_is_gone_at_its_deadline_and_the_log_is_told_once() -> None:
     assert isinstance(read, AnswerRead)
     assert read.reply == m.DataString(0, HASH, b"1")
     owner.now_ms = NOW + 5000
-    (read,) = owner.ask(A_GET)
-    assert isinstance(read, AnswerRead)
-    assert read.reply == m.Fail()
     told = the_append(owner.keeper.step(TimePassed(), owner.now_ms))
     assert isinstance(told.record, Expired)
     assert owner.keeper.step(TimePassed(), owner.now_ms) == []
@@ -322,6 +319,86 @@ def test_an_item_is_gone_at_its_deadline_and_the_log_is_told_once() -> None:
     assert owner.keeper.step(TimePassed(), owner.now_ms) == []
     owner.fold(told.record)
     assert owner.keeper.step(TimePassed(), owner.now_ms) == []
+
+
+GET_MANY = m.GetMany(b"", (NAME,))
+READ_AS_MISSING = {A_GET: m.Fail(), GET_MANY: m.SeenMany((m.Seen(FailCode.MISSING),))}
+DELETED = m.Put(b"", 0, 0, 0, False, (m.Op(m.OpKind.DELETE, NAME),))
+
+
+def with_one_that_is_over() -> tuple[Owner, Expired]:
+    """An owner by whose clock its item has just expired, and the record that says so."""
+    owner = Owner()
+    append = the_append(owner.ask(a_set(b"1", expires_s=5)))
+    owner.keeper.step(RecordCommitted(append.number, 0), NOW)
+    owner.fold(append.record)
+    owner.now_ms = NOW + 5000
+    return owner, Expired(((ItemKey(0, HASH, NAME), 0),))
+
+
+@pytest.mark.parametrize("read", READ_AS_MISSING, ids=["get", "get_many"])
+def test_that_an_item_is_gone_is_told_once_the_log_says_so(read: m.Command) -> None:
+    """O42. By the owner's clock alone it was told: the next owner's was behind, and showed it again (found by the
+    simulation)."""
+    owner, expired = with_one_that_is_over()
+    told = the_append(owner.ask(read))
+    assert told.record == expired
+    assert owner.ask(read, connection=2) == [], "that is said once"
+    assert owner.keeper.step(TimePassed(), owner.now_ms) == []
+    wanted = owner.keeper.step(RecordCommitted(told.number, 1), owner.now_ms)
+    assert wanted == [WantFolded(0, 1)] * 2
+    answers = owner.fold(told.record)
+    assert [answer.reply for answer in answers if isinstance(answer, AnswerRead)] == [READ_AS_MISSING[read]] * 2
+
+
+def test_a_write_is_refused_for_want_of_an_item_once_the_log_says_that_it_is_gone() -> None:
+    owner, expired = with_one_that_is_over()
+    told = the_append(owner.ask(DELETED))
+    assert told.record == expired
+    assert owner.ask(A_GET, connection=2) == [], "it comes behind the write"
+    owner.keeper.step(RecordCommitted(told.number, 1), owner.now_ms)
+    (asked,) = owner.fold(told.record)
+    assert isinstance(asked, AskWhetherItStands)
+    answer, read = owner.keeper.step(StandsOrNot(asked.refusal, True), owner.now_ms)
+    assert answer == Answer(2, m.PutDone((m.OpResult(FailCode.MISSING),)))
+    assert isinstance(read, AnswerRead)
+    assert read.reply == m.Fail()
+
+
+def test_who_cannot_say_that_an_item_is_gone_does_not_tell_it() -> None:
+    """It is another owner's by now, or the log does not answer."""
+    owner, expired = with_one_that_is_over()
+    told = the_append(owner.ask(A_GET))
+    assert owner.keeper.step(RecordRefused(told.number, 1), owner.now_ms) == [WantFolded(0, 1)]
+    again = the_append(owner.fold(BARRIER))
+    assert again.record == expired
+    owner.keeper.step(RecordRefused(again.number, 2), owner.now_ms)
+    owner.serving.serves = False
+    assert owner.fold(BARRIER) == [Answer(2, m.TryElsewhere("there:1"))]
+    owner.serving.serves = True
+    text = "the log does not answer: away"
+    told = the_append(owner.ask(A_GET))
+    assert owner.keeper.step(FateUnknown(told.number, "away"), owner.now_ms) == [
+        Answer(3, m.FailInfo(FailCode.NOT_READY, text))
+    ]
+    told = the_append(owner.ask(DELETED))
+    assert owner.ask(A_GET, connection=2) == []
+    refused, for_the_read = owner.keeper.step(FateUnknown(told.number, "away"), owner.now_ms)
+    assert refused == Answer(4, m.PutDone((m.OpResult(FailCode.NOT_READY),)))
+    assert isinstance(for_the_read, AppendRecord)
+    assert for_the_read.record == expired
+
+
+def test_of_many_items_that_are_asked_for_when_they_have_expired_one_record_says_so() -> None:
+    owner = Owner()
+    keys = [ItemKey(0, fnv1a_32(b"%d" % n) & ~0xFF | 0x33, b"%d" % n) for n in range(300)]
+    owner.fold(*(Set(key, 4, b"", NOW + 1, b"", NOBODYS, NOW) for key in keys))
+    owner.now_ms = NOW + 1
+    told = the_append(owner.ask(m.Get(Opcode.GET_STRING, 0, keys[270].hash)))
+    assert isinstance(told.record, Expired)
+    assert (len(told.record.items), told.record.items[0][0]) == (250, keys[270])
+    for key in keys:
+        assert owner.ask(m.Get(Opcode.GET_STRING, 0, key.hash)) == []
 
 
 def test_the_longest_life_ends_where_signed_numbers_do() -> None:

@@ -35,6 +35,7 @@ __all__ = [
     "settled_writes_are_done_again",
     "snapshots_overwrite_what_is_newer",
     "tombstones_are_not_kept",
+    "what_has_expired_is_gone_by_the_clock_alone",
     "what_has_no_room_is_forgotten",
     "what_is_not_folded_yet_is_forgotten",
     "writes_are_acknowledged_before_they_are_committed",
@@ -48,6 +49,11 @@ Patch = pytest.MonkeyPatch
 def leases_never_end(patch: Patch) -> None:
     """Whoever once had a lease reads for ever."""
     break_rule(patch, ownership_rules, "lease_ends", lambda sent_at_s, session_s, margin_s: math.inf)
+
+
+def what_has_expired_is_gone_by_the_clock_alone(patch: Patch) -> None:
+    """Also before the log says so: the next owner's clock may be behind."""
+    break_rule(patch, rules, "is_to_be_said", lambda item, now_ms: False)
 
 
 def writes_are_acknowledged_before_they_are_committed(patch: Patch) -> None:

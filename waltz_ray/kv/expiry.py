@@ -1,4 +1,7 @@
-"""EXPIRED: what is past its deadline is said in the log, so that feeds see it, in batches and without haste. Pure.
+"""EXPIRED: what is past its deadline is said in the log, in batches and without haste, so that feeds see it. Pure.
+
+Unless somebody asks for it. That an item is gone is answered once the log says so, and not by the owner's clock alone:
+the next owner's may be behind, and would show it again.
 
 So are locks that nobody has had for long (UNLOCK, under the code of the last holder): they would stay in the state.
 """
@@ -6,13 +9,13 @@ So are locks that nobody has had for long (UNLOCK, under the code of the last ho
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from waltz_ray.kv.keeper_types import Serving
-from waltz_ray.kv.lines import LOCKS, Line, LineKey
+from waltz_ray.kv.lines import LOCKS, Line, LineKey, PendingRead, PendingWrite
 from waltz_ray.kv.model import NOBODYS, Expired, ItemKey, Unlock
 from waltz_ray.kv.orders import Orders
-from waltz_ray.kv.routing import Unit, fnv1a_32
+from waltz_ray.kv.routing import Unit, fnv1a_32, partition_of
 from waltz_ray.kv.state import KvState
 
 __all__ = ["Expiry"]
@@ -36,15 +39,27 @@ class _Batch:
         """Of its items."""
         self.version: int | None = None
         """None: on its way."""
+        self.waiting: list[PendingWrite | PendingRead] = []
+        """Who is to be told that one of its items, or another, is gone."""
 
     def committed(self, version: int) -> None:
         self.version = version
+        self._go_on(self.partition, version)
 
     def refused(self, partition: int, conflict: int) -> None:
         self._expiry.batches.pop(self.unit)
+        self._go_on(partition, conflict)
 
     def lost(self, reason: str) -> None:
         self._expiry.batches.pop(self.unit)
+        waiting, self.waiting = self.waiting, []
+        for one in waiting:
+            self._expiry.not_said(one, reason)
+
+    def _go_on(self, partition: int, version: int) -> None:
+        waiting, self.waiting = self.waiting, []
+        for one in waiting:
+            self._expiry.after(partition, version, one)
 
 
 class _LockOver:
@@ -68,11 +83,20 @@ class _LockOver:
 
 
 class Expiry:
-    """Readers need nothing of this: to them an item is gone at its deadline (``rules.visible``)."""
+    """``after``: goes on with a command once the state of the partition has a transaction; ``not_said``: ends one
+    without having done anything, as the log does not answer."""
 
     def __init__(
-        self, orders: Orders, states: Mapping[int, KvState], lines: Mapping[LineKey, Line], serving: Serving
+        self,
+        orders: Orders,
+        states: Mapping[int, KvState],
+        lines: Mapping[LineKey, Line],
+        serving: Serving,
+        after: Callable[[int, int, PendingWrite | PendingRead], None],
+        not_said: Callable[[PendingWrite | PendingRead, str], None],
     ) -> None:
+        self.after = after
+        self.not_said = not_said
         self.batches: dict[Unit, _Batch] = {}
         self.locks: dict[bytes, _LockOver] = {}
         self._orders = orders
@@ -95,6 +119,29 @@ class Expiry:
             elif not self._first:
                 self._first = partition
             self._free_locks(partition, state)
+
+    def say_first(self, over: Mapping[Unit, Sequence[tuple[ItemKey, int]]], one: PendingWrite | PendingRead) -> None:
+        """Have the log say that these have expired, and go on with ``one`` after that: it looks again. With others of
+        their unit, so that of many who ask not each needs a record of its own."""
+        batches = [self._batch_with(unit, items) for unit, items in over.items()]
+        last = batches[-1]
+        if last.version is None:
+            last.waiting.append(one)
+        else:
+            self.after(last.partition, last.version, one)
+
+    def _batch_with(self, unit: Unit, items: Sequence[tuple[ItemKey, int]]) -> _Batch:
+        """The unit's batch that is on its way or not folded, whatever it has, or a new one with these."""
+        partition = partition_of(unit.bucket, self._orders.partitions)
+        state, batch = self._states[partition], self.batches.get(unit)
+        if batch is not None and (batch.version is None or batch.version > state.mark):
+            return batch
+        self.batches.pop(unit, None)
+        others = self._by_unit(state.expired(self._orders.now_ms, 2 * _A_TIME))
+        said = tuple(dict.fromkeys((*items, *others.get(unit, ()))))[: max(_A_TIME, len(items))]
+        batch = self.batches[unit] = _Batch(self, unit, partition, len(said))
+        self._orders.append(batch, unit, Expired(said))
+        return batch
 
     def _say_expired(self, partition: int, state: KvState, room: int) -> int:
         """How many items are said to have expired, ``room`` at the most."""

@@ -55,15 +55,17 @@ from waltz_ray.kv.messages import (
     Put,
     TryElsewhere,
 )
-from waltz_ray.kv.model import BARRIER, Lock, Record, WriteRefused
+from waltz_ray.kv.model import BARRIER, ItemKey, Lock, Record, WriteRefused
 from waltz_ray.kv.orders import Orders
 from waltz_ray.kv.reading import Reads
 from waltz_ray.kv.routing import Unit, partition_of
 from waltz_ray.kv.rules import (
+    NativeWrite,
     Outcome,
     Waits,
     decide,
     must_be_kept,
+    over_of,
     reveals,
 )
 from waltz_ray.kv.state import KvState
@@ -138,10 +140,12 @@ class Keeper:
         self._fresh: dict[int, list[tuple[int, LineKey]]] = defaultdict(list)
         self._after_fold: dict[int, list[tuple[int, int, PendingWrite | PendingRead]]] = defaultdict(list)
         self._parked: list[PendingWrite | PendingRead] = []
-        self._reads = Reads(self._orders, states, self._lines, serving, limits, self._send_on, self.after)
+        self._expiry = Expiry(self._orders, states, self._lines, serving, self.after, self._expired_not_said)
+        self._reads = Reads(
+            self._orders, states, self._lines, serving, limits, self._send_on, self.after, self._expiry.say_first
+        )
         self._copies = SecondCopies(self._orders, serving, limits, self._end)
         self._asked_for = AskedForCopies(self._orders, states, limits)
-        self._expiry = Expiry(self._orders, states, self._lines, serving)
         self._locks = LockWaiting(self._orders, limits, self._end)
         self._intake = CommandIntake(self._orders, limits, self._reads, self._asked_for, self._begin, self._end)
 
@@ -240,9 +244,13 @@ class Keeper:
         if unit is None:
             self._send_on(write)
             return
-        decided = decide(write.what, write.request, line, write.proven_ms or self._orders.now_ms, self._random16)
+        now_ms = write.proven_ms or self._orders.now_ms
+        decided = decide(write.what, write.request, line, now_ms, self._random16)
         proven, write.proven_ms = bool(write.proven_ms), 0
-        if proven and not isinstance(decided, Outcome):
+        if isinstance(decided, Outcome) and reveals(decided) and (over := _over(write, line, now_ms)):
+            line.flying = write
+            self._expiry.say_first({unit: over}, write)
+        elif proven and not isinstance(decided, Outcome):
             self._decide(line, write)  # by what is there now
         elif isinstance(decided, Outcome) and self._is_to_be_kept(decided, line, write):
             line.flying = write
@@ -296,6 +304,13 @@ class Keeper:
         line.flying = None
         self._end(write, Outcome(FailCode.UNKNOWN_FATE, text=f"it may have happened: {reason}"))
         self._advance(line)
+
+    def _expired_not_said(self, one: PendingWrite | PendingRead, reason: str) -> None:
+        self._nobody(one, FailCode.NOT_READY, f"the log does not answer: {reason}")
+        if isinstance(one, PendingWrite):
+            line = self._lines[one.line_key]
+            line.flying = None
+            self._advance(line)
 
     def after(self, partition: int, transaction_id: int, one: PendingWrite | PendingRead) -> None:
         """Go on with it once the partition's state has ``transaction_id``."""
@@ -424,6 +439,12 @@ class Keeper:
             for one in [*line.queue, line.flying]:
                 if isinstance(one, PendingWrite) and one.call.connection == connection:
                     one.call.parting, one.call.abandoned = True, not goodbye
+
+
+def _over(write: PendingWrite, line: Line, now_ms: int) -> list[tuple[ItemKey, int]]:
+    """Its item, if the log does not say yet that it has expired: then nobody may be told that it is not there."""
+    what = write.what
+    return over_of(what.key, line.item(what.key), now_ms) if isinstance(what, NativeWrite) else []
 
 
 def _connection_of(one: PendingWrite | PendingRead) -> int:

@@ -4,11 +4,14 @@ The lease is looked at when the answer leaves (``AnswerRead``): a process that w
 Who has no lease appends a BARRIER: its commit proves that the units were ours after the reads had come. Not that they
 are when we hear of it: so what has expired is asked as of the time when the proof was sought. Another owner may have
 given an item a later deadline since.
+
+A read of one item or of several does not find it missing because its deadline is over, but once the log says that it
+has expired (``Expiry.say_first``). A scan says what is there by the owner's clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from waltz_ray.kv import answers
 from waltz_ray.kv.keeper_types import Answer, AnswerRead, KeeperLimits, Serving
@@ -27,7 +30,7 @@ from waltz_ray.kv.messages import (
 from waltz_ray.kv.model import BARRIER, ItemKey
 from waltz_ray.kv.orders import Orders
 from waltz_ray.kv.routing import Unit, fnv1a_32, partition_of
-from waltz_ray.kv.rules import visible, visible_of_hash
+from waltz_ray.kv.rules import over_of, over_of_hash, visible, visible_of_hash
 from waltz_ray.kv.scanning import scanned
 from waltz_ray.kv.state import KvState
 
@@ -59,7 +62,7 @@ class _Proof:
 
 class Reads:
     """``send_on``: what becomes of a read whose bucket is not served here; ``after``: goes on with one once the state
-    of the partition has a transaction."""
+    of the partition has a transaction; ``say_first``: once the log says that these items have expired."""
 
     def __init__(
         self,
@@ -70,9 +73,11 @@ class Reads:
         limits: KeeperLimits,
         send_on: Callable[[PendingWrite | PendingRead], None],
         after: Callable[[int, int, PendingWrite | PendingRead], None],
+        say_first: Callable[[Mapping[Unit, Sequence[tuple[ItemKey, int]]], PendingRead], None],
     ) -> None:
         self.orders = orders
         self.after = after
+        self._say_first = say_first
         self._states = states
         self._lines = lines
         self._serving = serving
@@ -138,6 +143,9 @@ class Reads:
             return None
         known = self._states[partition_of(get.key_hash, self.orders.partitions)] if line is None else line
         items = [item for _, item in visible_of_hash(known, get.map_hash, get.key_hash, now_ms)]
+        if not items and (over := over_of_hash(known, get.map_hash, get.key_hash, now_ms)):
+            self._say_first({unit: over}, read)
+            return None
         return AnswerRead(read.token, answers.of_get(get, items), (unit,), read)
 
     def _get_many(self, read: PendingRead, get: GetMany, now_ms: int) -> AnswerRead | None:
@@ -145,6 +153,7 @@ class Reads:
         partitions = self.orders.partitions
         seen: list[Seen] = []
         units: set[Unit] = set()
+        over: dict[Unit, list[tuple[ItemKey, int]]] = {}
         size = 0
         for name in get.names:
             key_hash = fnv1a_32(name)
@@ -158,13 +167,20 @@ class Reads:
                 line.queue.append(read)
                 return None
             known = self._states[partition_of(key_hash, partitions)] if line is None else line
-            item = visible(known.item(ItemKey(map_hash, key_hash, name)), now_ms)
+            key = ItemKey(map_hash, key_hash, name)
+            found = known.item(key)
+            item = visible(found, now_ms)
+            if item is None and (unsaid := over_of(key, found, now_ms)):
+                over.setdefault(unit, []).extend(unsaid)
             seen.append(answers.seen(item, get.map_name, now_ms))
             size += len(seen[-1].data)
             if size > self._limits.answer_bytes:  # before more of them is in memory
                 text = f"the answer has more than {self._limits.answer_bytes} bytes; ask for fewer at once"
                 self.orders.fail(read.token, FailCode.TOO_LONG, text)
                 return None
+        if over:
+            self._say_first(over, read)
+            return None
         return AnswerRead(read.token, SeenMany(tuple(seen)), tuple(units), read)
 
     # ---- without a lease

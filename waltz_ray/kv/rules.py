@@ -44,7 +44,10 @@ __all__ = [
     "is_free",
     "is_over",
     "is_stale",
+    "is_to_be_said",
     "must_be_kept",
+    "over_of",
+    "over_of_hash",
     "refused_size",
     "reveals",
     "same_map",
@@ -53,6 +56,7 @@ __all__ = [
 ]
 
 NO_VERSION = -1
+_SOME = 250
 
 
 class KnownItems(Protocol):
@@ -152,7 +156,7 @@ def is_over(deadline_ms: int, now_ms: int) -> bool:
 
 
 def visible(item: Item | None, now_ms: int) -> Item | None:
-    """The item as everybody is to see it: None once it has expired, whether or not the log says so already."""
+    """The item as everybody is to see it: None once it has expired. That it is gone is told once the log says so."""
     return None if item is None or is_over(item.deadline_ms, now_ms) else item
 
 
@@ -165,6 +169,22 @@ def visible_of_hash(known: KnownItems, map_hash: int, key_hash: int, now_ms: int
         if len(found) > 1 or len(there) < limit:
             return found
         limit *= 4  # what has expired may be before what has not
+
+
+def over_of_hash(known: KnownItems, map_hash: int, key_hash: int, now_ms: int) -> list[tuple[ItemKey, int]]:
+    """(key, version) of the items whose deadline is over, though the log does not say so; of very many only some."""
+    there = known.items_of_hash(map_hash, key_hash, _SOME)
+    return [one for key, item in there for one in over_of(key, item, now_ms)]
+
+
+def over_of(key: ItemKey, item: Item | None, now_ms: int) -> list[tuple[ItemKey, int]]:
+    """The same of one item, if it is there."""
+    return [(key, item.version)] if item is not None and is_to_be_said(item, now_ms) else []
+
+
+def is_to_be_said(item: Item, now_ms: int) -> bool:
+    """Whether the log has to say that it has expired before anybody is told that it is not there."""
+    return is_over(item.deadline_ms, now_ms)
 
 
 def is_free(lock: LockHeld | None, now_ms: int) -> bool:
