@@ -23,7 +23,18 @@ from tests.cli.test_commands import cluster_directory, run
 from tests.cli.test_fence import Terminal
 from tests.cli.test_help import commands
 from waltz_ray import cli
-from waltz_ray.cli.common import Output, choose_output, confirmed, console, plain, print_data, print_item, table_of
+from waltz_ray.cli.common import (
+    Output,
+    choose_output,
+    confirmed,
+    console,
+    plain,
+    print_data,
+    print_item,
+    progress_line,
+    table_of,
+)
+from waltz_ray.cli.load_progress import LoadProgress
 from waltz_ray.errors import InvalidInput
 
 __all__ = ["cluster_directory"]
@@ -331,3 +342,28 @@ def test_dressing_twice_changes_nothing() -> None:
     first = options()
     assert first == options()
     assert first["status"].count("output") == 1
+
+
+def test_what_is_going_on_goes_on_where_nobody_reads_of_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``waltz down 2>&1 | head -1``: the second line failed, and the processes behind it lived on."""
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as nobody:
+        monkeypatch.setattr("sys.stderr", nobody)
+        with progress_line(quiet=False) as progress:
+            progress("ending server/0")
+            progress("ending Ray")
+        clock = iter(range(0, 100, 10))
+        shown = LoadProgress(quiet=False, monotonic=lambda: float(next(clock)), look_every=1)
+        shown.at(1)
+        nobody.write("an error is written nowhere, and fails nothing")
+
+
+def test_what_is_going_on_goes_on_where_its_file_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr("sys.stderr", Full())
+    with progress_line(quiet=False) as progress:
+        progress("starting Ray")

@@ -38,6 +38,7 @@ __all__ = [
     "print_item",
     "progress_line",
     "table_of",
+    "tell",
 ]
 
 DirOption = Annotated[str, typer.Option("--dir", help="The cluster's directory. \\[default: $WALTZ_DIR]")]
@@ -163,4 +164,17 @@ def progress_line(quiet: bool) -> Iterator[Callable[[str], None]]:
         with console.status("") as line:
             yield lambda text: line.update(Text(text))  # a str would be markup, and a directory may have brackets
     else:
-        yield lambda text: print(text, file=sys.stderr, flush=True)
+        yield tell
+
+
+def tell(line: str) -> None:
+    """A line of what is going on, on stderr. Where nobody reads it any more (``waltz up 2>&1 | head -1``), or its disk
+    is full, what is being done goes on: it would else be left in its midst."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # else all that is written later, and Python's end, would fail, too
+        os.dup2(nowhere, sys.stderr.fileno())
+        os.close(nowhere)
+    except OSError:
+        return

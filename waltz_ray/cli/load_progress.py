@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -11,6 +10,8 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
+
+from waltz_ray.cli.common import tell
 
 __all__ = ["LoadProgress"]
 
@@ -67,7 +68,7 @@ class LoadProgress:
         if self._lines and self._monotonic() - self._last_s >= _LINE_EVERY_S:
             self._last_s = self._monotonic()
             line = f"waltz: {self._what}: {done:,}{self._total} {self._unit}"
-            print(line.rstrip(), file=sys.stderr, flush=True)
+            tell(line.rstrip())
 
     def __enter__(self: Shown) -> Shown:
         self._bar.start()
