@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -327,3 +327,41 @@ def test_who_looks_from_one_thread_is_not_disturbed_by_who_writes_in_another(ser
     finally:
         sys.setswitchinterval(interval_s)
     assert len(reader.children("/a")) == 500
+
+
+@pytest.mark.parametrize("lost", ["the answer to its making", "the order to end it"])
+def test_an_admin_lock_that_was_left_keeps_nobody_of_its_own_session_out(lost: str) -> None:
+    """As a fail-over of ZooKeeper leaves one: the session lives on, and so may the program, for months."""
+    server = MemoryZooKeeperServer()
+    zookeeper = server.client()
+    store = ClusterStore(zookeeper, "c")
+    store.initialize(1, [0])
+    create, path, cut = zookeeper.create, "/c/store/admin", False
+
+    def create_unheard(*arguments: Any, **options: Any) -> str:
+        zookeeper.create = create  # type: ignore[method-assign]
+        create(*arguments, **options)
+        raise ZooKeeperUnreachable("ConnectionLoss")
+
+    def work() -> None:
+        with store.admin_lock("ann"):
+            if cut:
+                server.disconnect(zookeeper)
+
+    if lost == "the answer to its making":
+        zookeeper.create = create_unheard  # type: ignore[method-assign]
+        with pytest.raises(ZooKeeperUnreachable):
+            work()
+    else:
+        cut = True
+        work()
+        server.reconnect(zookeeper)
+    assert zookeeper.owner(path) == zookeeper.session_id
+    other = ClusterStore(server.client(), "c")
+    with pytest.raises(CoordinationError, match="held by ann"), other.admin_lock("bob"):
+        raise AssertionError("it is another session's")
+    cut = False
+    work()
+    assert zookeeper.exists(path) is None
+    with store.admin_lock("ann"), pytest.raises(CoordinationError, match="held by ann"), store.admin_lock("ann"):
+        raise AssertionError("one that is held is nobody else's, in the same session either")

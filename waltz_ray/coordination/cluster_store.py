@@ -5,6 +5,7 @@ The nodes themselves are drawn in ``cluster_nodes.py``.
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ from waltz_ray.errors import (
     NodeExists,
     NoNode,
     VersionConflict,
+    ZooKeeperUnreachable,
 )
 from waltz_ray.protocol.cluster_members import ClusterMembers
 from waltz_ray.protocol.disaster import GivenUp
@@ -55,6 +57,7 @@ __all__ = ["ClusterInfo", "ClusterStore", "AnnouncedReplica", "Watches"]
 
 _LAST_ID = (1 << 31) - 1  # of an int
 _NO_VERSION = (1 << 31) - 1  # which no node ever has
+_locks = itertools.count(1)
 
 
 class AnnouncedReplica(NamedTuple):
@@ -76,7 +79,8 @@ class Watches:
 
 
 class ClusterStore:
-    """The nodes of ``cluster``. It holds no state of its own beyond ``info``, so any number may be made.
+    """The nodes of ``cluster``. It holds no state of its own beyond ``info`` and admin locks of which it is not known
+    whether they are there, so any number may be made.
 
     Every call may raise ZooKeeperUnreachable, and CoordinationError for a node whose bytes make no sense.
     """
@@ -89,6 +93,7 @@ class ClusterStore:
         self._root = "/" + cluster
         self._servers = self._root + "/serverDescriptors"
         self._info: ClusterInfo | None = None
+        self._left_locks: set[bytes] = set()  # admin locks of ours that may be there still
         self.spaces = SpaceStore(zookeeper, cluster)
         self.trims = TrimStore(zookeeper, cluster)
         self.members = MemberStore(zookeeper, cluster)
@@ -474,13 +479,8 @@ class ClusterStore:
         What it gives raises CoordinationError once the lock is lost, with the session of ZooKeeper: who needs minutes
         asks before each step."""
         path = self._root + "/store/admin"
-        try:
-            self._zookeeper.create(path, to_json({"identity": identity}), ephemeral=True)
-        except NodeExists as error:
-            holder = self._holder(path) or "somebody who has just finished"
-            raise CoordinationError(
-                f"cluster {self.cluster!r}: the admin lock is held by {holder}; try again when that is done"
-            ) from error
+        data = to_json({"identity": identity, "number": next(_locks)})  # no other lock of this process is like it
+        self._lock_admin(path, data)
 
         def check_held() -> None:
             if self._zookeeper.owner(path) != self._zookeeper.session_id:
@@ -493,7 +493,37 @@ class ClusterStore:
         try:
             yield check_held
         finally:
-            release(self._zookeeper, path)
+            if not release(self._zookeeper, path):
+                self._left_locks.add(data)
+
+    def _lock_admin(self, path: str, data: bytes) -> None:
+        while True:
+            try:
+                self._zookeeper.create(path, data, ephemeral=True)
+            except ZooKeeperUnreachable:
+                self._left_locks.add(data)  # it may be there all the same
+                raise
+            except NodeExists as error:
+                if self._take_left_lock(path):
+                    continue
+                holder = self._holder(path) or "somebody who has just finished"
+                raise CoordinationError(
+                    f"cluster {self.cluster!r}: the admin lock is held by {holder}; try again when that is done"
+                ) from error
+            return
+
+    def _take_left_lock(self, path: str) -> bool:
+        """Whether what is there was left by us, who were not told of its making, or did not get through to end it: it
+        would stay for as long as our session lives. Then it is gone."""
+        try:
+            data, version = self._zookeeper.get(path)
+            if data not in self._left_locks or self._zookeeper.owner(path) != self._zookeeper.session_id:
+                return False
+            self._zookeeper.delete(path, version)
+        except NoNode:
+            return True
+        self._left_locks.discard(data)
+        return True
 
     def _holder(self, path: str) -> str | None:
         try:
