@@ -17,7 +17,7 @@ from cryptography import x509
 from waltz_ray.cli import main
 from waltz_ray.errors import InvalidInput
 from waltz_ray.net.tls import client_context, server_context
-from waltz_ray.security.certificates import make_certificates
+from waltz_ray.security.certificates import Made, make_certificates
 
 
 def peer_names(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> str:
@@ -148,6 +148,37 @@ def test_what_could_not_be_finished_is_no_hindrance(tmp_path: Path, monkeypatch:
     assert not list(tmp_path.glob("*.key"))
     assert all(each.new for each in make_certificates(tmp_path, ["127.0.0.1"], [], 2))
     assert not list(tmp_path.glob("*.new"))
+
+
+def test_several_who_make_them_at_once_have_the_same(tmp_path: Path) -> None:
+    """The second one wrote its certificate where the first one's lay, which then had its name beside another key."""
+    together, made = threading.Barrier(6), list[list[Made]]()
+
+    def make() -> None:
+        together.wait()
+        made.append(make_certificates(tmp_path, ["127.0.0.1"], ["ann"], 2))
+
+    threads = [threading.Thread(target=make) for _ in range(together.parties)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert sorted(sum(each.new for each in one) for one in made) == [0, 0, 0, 0, 0, 3]
+    assert peer_names(server_of(tmp_path, mutual=True), client_of(tmp_path, "ann"), "127.0.0.1") == "ann"
+
+
+@pytest.mark.parametrize("name", ["authority", "server", "ann"])
+def test_a_kill_between_a_key_and_its_certificate_leaves_what_the_same_command_finishes(
+    tmp_path: Path, name: str
+) -> None:
+    make_certificates(tmp_path, ["127.0.0.1"], ["ann"], 2)
+    (tmp_path / f"{name}.pem").rename(tmp_path / f"{name}.pem.new")
+    assert not any(each.new for each in make_certificates(tmp_path, ["127.0.0.1"], ["ann"], 2))
+    assert peer_names(server_of(tmp_path, mutual=True), client_of(tmp_path, "ann"), "127.0.0.1") == "ann"
+    (tmp_path / f"{name}.pem").rename(tmp_path / f"{name}.pem.new")
+    (tmp_path / f"{name}.key").write_text("of somebody")
+    with pytest.raises(InvalidInput, match=f"{name}.key is there and .* is not"):
+        make_certificates(tmp_path, ["127.0.0.1"], ["ann"], 2)
 
 
 def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,11 @@ For production use the authority you have: what ports are given are plain PEM fi
 from __future__ import annotations
 
 import datetime
+import fcntl
 import ipaddress
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,13 +56,25 @@ def make_certificates(directory: Path, hosts: Sequence[str], clients: Sequence[s
         raise InvalidInput(f"a client cannot be called {sorted(reserved)[0]!r}: that is the name of other files there")
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        authority = _Authority(directory, days)
-        made = [authority.made]
-        made.append(authority.vouch(SERVER, "server", ExtendedKeyUsageOID.SERVER_AUTH, names))
-        made += [authority.vouch(name, name, ExtendedKeyUsageOID.CLIENT_AUTH, []) for name in clients]
+        with _alone(directory):
+            authority = _Authority(directory, days)
+            made = [authority.made]
+            made.append(authority.vouch(SERVER, "server", ExtendedKeyUsageOID.SERVER_AUTH, names))
+            made += [authority.vouch(name, name, ExtendedKeyUsageOID.CLIENT_AUTH, []) for name in clients]
     except OSError as error:
         raise InvalidInput(f"no certificates can be made in {directory}: {error.strerror}") from error
     return made
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Nobody else makes certificates there; who does is waited for. OSError."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def good_until(path: str) -> datetime.datetime:
@@ -85,7 +99,7 @@ class _Authority:
     def __init__(self, directory: Path, days: int) -> None:
         self._directory, self._days = directory, days
         path, key_path = directory / f"{AUTHORITY}.pem", directory / f"{AUTHORITY}.key"
-        there = path.exists() and key_path.exists()
+        there = _are_there(path, key_path)
         if there:
             self._load(path, key_path)
         else:
@@ -111,7 +125,7 @@ class _Authority:
     def vouch(self, name: str, subject: str, purpose: x509.ObjectIdentifier, names: list[x509.GeneralName]) -> Made:
         """A certificate for ``purpose``, made if it is not there."""
         path, key_path = self._directory / f"{name}.pem", self._directory / f"{name}.key"
-        if path.exists() and key_path.exists():
+        if _are_there(path, key_path):
             return Made(name, path, key_path, new=False)
         key = ec.generate_private_key(ec.SECP256R1())
         extensions: list[tuple[x509.ExtensionType, bool]] = [
@@ -166,16 +180,35 @@ def _usage(signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
+def _new(path: Path) -> Path:
+    """Where a certificate is before its key is there."""
+    return path.with_name(f"{path.name}.new")
+
+
+def _are_there(path: Path, key_path: Path) -> bool:
+    """Both, of which a kill may have left the certificate without its name: it is given that."""
+    if key_path.exists() and not os.path.lexists(path) and _new(path).exists():
+        try:
+            key = serialization.load_pem_private_key(key_path.read_bytes(), None)
+            its = x509.load_pem_x509_certificate(_new(path).read_bytes()).public_key()
+        except (ValueError, TypeError):  # somebody's, which may be encrypted
+            return False
+        if key.public_key() == its:
+            _new(path).rename(path)
+            sync_directory(path.parent)
+    return path.exists() and key_path.exists()
+
+
 def _write(path: Path, key_path: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
     """Both, durably; only its owner can read the key. InvalidInput if one of them is there: it may be the only one of
     its kind.
 
-    A kill between the two leaves the key alone, which then has to be moved away."""
+    A kill between the two leaves the key, and the certificate without its name (``_are_there``)."""
     for there, other in ((path, key_path), (key_path, path)):
         if os.path.lexists(there):
             raise InvalidInput(f"{there} is there and {other} is not: put that beside it, or move {there} away")
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    new = path.with_name(f"{path.name}.new")
+    new = _new(path)
     with open(new, "wb") as file:
         file.write(certificate.public_bytes(serialization.Encoding.PEM))
         sync_file(file)  # what is there is nobody's to replace: an empty file that a loss of power leaves, too
