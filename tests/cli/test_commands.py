@@ -208,6 +208,16 @@ def test_inspect_shows_what_is_there(cluster_directory: Path, capsys: pytest.Cap
     assert [each["partitions"][1]["last_id"] for each in described] == [9, 9]
 
 
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_names_with_digits_that_are_no_numbers_are_somebodys(command: str, cluster_directory: Path) -> None:
+    replica = cluster_directory / "replica-0"
+    for each in (cluster_directory / "replica-\u00b2", replica / "\u00b2"):
+        each.mkdir()
+    (replica / "1" / ("\u00b2" * 19 + ".seg")).write_text("of somebody")
+    assert run(command, str(cluster_directory)) == 0
+    ReplicaStore.open(OsDisk(), str(replica), uuid.UUID(int=7), StorageConfig()).close()
+
+
 def test_inspect_shows_what_was_made_at_no_time_that_can_be(
     cluster_directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

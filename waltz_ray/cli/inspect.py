@@ -27,7 +27,8 @@ def storage_directories(directory: str) -> list[str]:
     path = Path(directory)
     if not path.is_dir():
         raise InvalidInput(f"{directory} is not a directory; give a replica's or a cluster's")
-    replicas = {int(child.name[8:]): str(child) for child in path.glob("replica-*") if child.name[8:].isdigit()}
+    numbers = {child.name[8:]: str(child) for child in path.glob("replica-*")}
+    replicas = {int(number): each for number, each in numbers.items() if number.isascii() and number.isdecimal()}
     return [replicas[number] for number in sorted(replicas)] or [str(path)]
 
 

@@ -114,7 +114,7 @@ def time_path(folder: str, first_id: int) -> str:
 def segment_ids(names: list[str], suffix: str = ".seg") -> list[int]:
     """First transaction IDs of the files with that suffix, ascending."""
     stems = (name[: -len(suffix)] for name in names if name.endswith(suffix))
-    return sorted(int(stem) for stem in stems if len(stem) == 19 and stem.isdigit())
+    return sorted(int(stem) for stem in stems if len(stem) == 19 and stem.isascii() and stem.isdecimal())
 
 
 class Scan(NamedTuple):

@@ -182,7 +182,7 @@ def _verify_control(disk: Disk, image: ControlImage, report: VerifyReport) -> No
         )
     directory = image.path[: -len(CONTROL_FILE) - 1]
     for name in disk.listdir(directory):
-        if name.isdigit() and int(name) >= len(image.slots):
+        if name.isascii() and name.isdecimal() and int(name) >= len(image.slots):
             why = f"{len(image.slots)} partitions, but there is a folder {name}"
             report.damages.append(Corruption(image.path, 28, why))
 
