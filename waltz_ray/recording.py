@@ -20,7 +20,7 @@ from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.snapshot import plant_recovered
 from waltz_ray.coordination.space_store import SpaceStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.errors import ClusterMismatch, ClusterNotFound, WaltzError, ZooKeeperRefused
+from waltz_ray.errors import ClusterMismatch, ClusterNotFound, InvalidInput, WaltzError, ZooKeeperRefused
 from waltz_ray.finding import cluster_file
 from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.protocol.placement import NodeView, place_replicas
@@ -278,8 +278,13 @@ def with_layers(known: ClusterFile, config: ClusterConfig) -> tuple[int, int]:
 
 
 def _made_once(spaces: SpaceStore, name: str, partitions: int | None) -> None:
-    if name not in spaces.table().spaces:
+    if name in spaces.table().spaces:
+        return
+    try:
         spaces.create(name, partitions, "kv")
+    except InvalidInput:
+        if name not in spaces.table().spaces:  # else somebody else was faster
+            raise
 
 
 def _present(spaces: SpaceStore) -> list[Space]:

@@ -22,10 +22,10 @@ from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.settings_store import SettingsStore
 from waltz_ray.coordination.upgrade_store import UpgradeStore
 from waltz_ray.coordination.zookeeper import KazooZooKeeper
-from waltz_ray.deployment.difference import Change, SeenCluster, Verb, difference, with_settings
+from waltz_ray.deployment.difference import Change, SeenCluster, Verb, difference, space_changes, with_settings
 from waltz_ray.deployment.file import Deployment
 from waltz_ray.deployment.stages import SECTIONS, stages
-from waltz_ray.errors import ClusterMismatch, ClusterNotFound
+from waltz_ray.errors import ClusterMismatch, ClusterNotFound, InvalidInput
 from waltz_ray.finding import cluster_file, ray_lookup
 from waltz_ray.guarding import guards_with_rights
 from waltz_ray.members import Members
@@ -34,7 +34,7 @@ from waltz_ray.spaces import Spaces
 from waltz_ray.startup_checks import check_settings, tls_files
 from waltz_ray.upgrading import change_settings, change_settings_of_stuck, hands_of
 
-__all__ = ["AppliedDeployment", "apply", "compare"]
+__all__ = ["AppliedDeployment", "apply", "compare", "have_spaces"]
 
 Progress = Callable[[str], None]
 
@@ -230,12 +230,23 @@ def _change_spaces(deployment: Deployment, running: Cluster, changes: Sequence[C
     if not doing:
         return
     with Spaces(running.name, zookeeper=running.zookeeper) as spaces:
-        for name in dict.fromkeys(each.what.split(".")[1] for each in doing):
-            space, settings = deployment.spaces[name], deployment.space_settings(name)
-            if any(each.what == f"spaces.{name}" for each in doing):
-                progress(f"making space {name}")
-                told = {key: value for key, value in settings.items() if value is not None}
+        have_spaces(deployment, spaces, doing, progress)
+
+
+def have_spaces(deployment: Deployment, spaces: Spaces, doing: Sequence[Change], progress: Progress) -> None:
+    """Spaces are made and set; one that another ``apply`` has just made is that of the file, if it is as that says."""
+    for name in dict.fromkeys(each.what.split(".")[1] for each in doing):
+        space, settings = deployment.spaces[name], deployment.space_settings(name)
+        if any(each.what == f"spaces.{name}" for each in doing):
+            progress(f"making space {name}")
+            told = {key: value for key, value in settings.items() if value is not None}
+            try:
                 spaces.create(name, space.partitions, space.kind, told, deployment.ray.deadline_s)
-            else:
-                progress(f"setting space {name}")
-                spaces.set(name, **settings)
+                continue
+            except InvalidInput:
+                there = next((each for each in spaces.list() if each.name == name), None)
+                if there is None or any(each.verb is Verb.REFUSE for each in space_changes(deployment, name, there)):
+                    raise
+            spaces.wait_ready(name, deployment.ray.deadline_s)
+        progress(f"setting space {name}")
+        spaces.set(name, **settings)

@@ -17,7 +17,7 @@ from waltz_ray.deployment.file import Deployment
 from waltz_ray.deployment.stages import can_change, impossible
 from waltz_ray.protocol.spaces import DEFAULT_SPACE, KV_SPACE, OFFSETS_SPACE, Space, SpaceState
 
-__all__ = ["RESTART", "Change", "SeenCluster", "Verb", "difference", "with_settings"]
+__all__ = ["RESTART", "Change", "SeenCluster", "Verb", "difference", "space_changes", "with_settings"]
 
 _FIXED = "was decided when the cluster was made"
 _WHY_FIXED = {
@@ -119,7 +119,7 @@ def _of_config(deployment: Deployment, seen: SeenCluster) -> Iterator[Change]:
 def _of_spaces(deployment: Deployment, seen: SeenCluster) -> Iterator[Change]:
     there = {space.name: space for space in seen.spaces}
     for name in deployment.spaces:
-        yield from _of_space(deployment, name, there.get(name))
+        yield from space_changes(deployment, name, there.get(name))
     left_out = (there.keys() - deployment.spaces.keys() - _OF_LAYERS) if deployment.spaces else set()
     for name in sorted(left_out):
         if there[name].state is not SpaceState.GONE:
@@ -127,7 +127,8 @@ def _of_spaces(deployment: Deployment, seen: SeenCluster) -> Iterator[Change]:
             yield Change(Verb.NOTE, f"spaces.{name}", there[name].kind, None, 0, why)
 
 
-def _of_space(deployment: Deployment, name: str, there: Space | None) -> Iterator[Change]:
+def space_changes(deployment: Deployment, name: str, there: Space | None) -> Iterator[Change]:
+    """What would have to change of one space of the file; ``there``: as it is now."""
     path, wanted, settings = f"spaces.{name}", deployment.spaces[name], deployment.space_settings(name)
     line = deployment.lines[path]
     if there is None:
