@@ -10,6 +10,7 @@ import json
 import math
 import os
 import random
+import signal
 import stat
 import sys
 import tempfile
@@ -339,6 +340,25 @@ def test_stdin_that_finds_no_room_is_not_taken_for_output(monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"id\n01\n")))
     with pytest.raises(DiskFull, match=r"no room for it \(No space left.* TMPDIR; nothing was appended"):
         open_source("-", "csv").__enter__()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_ends_a_load_from_stdin_ends_its_copy_too(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(number: int, frame: object) -> None:
+        raise AssertionError("nothing is removed by a process that this ends")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "stdin", mock.Mock(buffer=io.BytesIO(b"id\n1\n")))
+    before = signal.signal(number, die)
+    try:
+        with pytest.raises(KeyboardInterrupt), open_source("-", "csv"):
+            signal.raise_signal(number)
+        assert signal.getsignal(number) is die
+    finally:
+        signal.signal(number, before)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_terminal_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:

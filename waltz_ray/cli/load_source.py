@@ -16,6 +16,7 @@ from typing import Literal
 from waltz_ray.cli.load_rows import Choices, RowReader
 from waltz_ray.cli.stdin_copy import room_for_stdin
 from waltz_ray.errors import InvalidInput
+from waltz_ray.interruption import interruptible
 
 __all__ = ["Format", "LoadSource", "open_source"]
 
@@ -69,7 +70,8 @@ def open_source(file: str, form: Format | None) -> Iterator[LoadSource]:
     if file == "-":
         if form is None:
             raise InvalidInput(f"stdin has no ending that tells its format; say --format {'|'.join(_FORMATS)}")
-        with tempfile.TemporaryDirectory(prefix="waltz-load-") as folder:
+        # SIGTERM, too: it would else leave the copy, which may have whatever size, for ever.
+        with interruptible(), tempfile.TemporaryDirectory(prefix="waltz-load-") as folder:
             path = Path(folder) / f"stdin.{form}"
             with room_for_stdin(), path.open("wb") as copy:
                 shutil.copyfileobj(sys.stdin.buffer, copy, 1 << 20)
