@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from waltz_ray.cli.common import tell
 from waltz_ray.errors import InvalidInput, KvLockLost
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run_under(lock: KvLock, command: Sequence[str]) -> int:
         with lock:
             code = _run(lock, command)
     except KvLockLost as error:
-        print(f"waltz: {error}", file=sys.stderr)
+        tell(f"waltz: {error}")
         return EXIT_LOST
     return code if code >= 0 else 128 - code
 
@@ -53,7 +53,7 @@ def _run(lock: KvLock, command: Sequence[str]) -> int:
             except subprocess.TimeoutExpired:
                 if lock.lost:
                     break
-        print(f"waltz: lock {lock.name!r} was lost, so {command[0]!r} is ended", file=sys.stderr, flush=True)
+        tell(f"waltz: lock {lock.name!r} was lost, so {command[0]!r} is ended")
         process.terminate()
         try:
             process.wait(_END_S)
