@@ -8,8 +8,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import typer
@@ -359,11 +362,28 @@ def test_what_is_going_on_goes_on_where_nobody_reads_of_it_any_more(monkeypatch:
         nobody.write("an error is written nowhere, and fails nothing")
 
 
-def test_what_is_going_on_goes_on_where_its_file_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full(io.StringIO):
-        def flush(self) -> None:
-            raise OSError(errno.ENOSPC, "no room")
+class Full(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "no room")
 
+
+def test_what_is_going_on_goes_on_where_its_file_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", Full())
     with progress_line(quiet=False) as progress:
         progress("starting Ray")
+
+
+def test_services_of_streams_go_on_where_what_they_say_finds_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their retention could make some, if it is the same disk."""
+    told: list[str] = []
+
+    def run_forever(chosen: Any, place: Any, say: Callable[[str], None], seconds: float | None) -> None:
+        say("a to b: 1 committed")
+        told.append("the next pass")
+
+    monkeypatch.setattr("sys.stderr", Full())
+    monkeypatch.setattr("waltz_spark.streams.configuration.read_config", lambda path: mock.Mock())
+    monkeypatch.setattr("waltz_spark.streams.cli.opened_place", lambda *arguments: nullcontext())
+    monkeypatch.setattr("waltz_spark.streams.cli.run_forever", run_forever)
+    assert run("streams", "run") == 0
+    assert told == ["the next pass"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, replace
@@ -25,6 +24,7 @@ from waltz_ray.cli.common import (
     print_data,
     print_item,
     table_of,
+    tell,
 )
 from waltz_ray.cli.connecting import ZooKeeperOption
 from waltz_ray.cli.live import IntervalOption, show_live, views
@@ -103,9 +103,9 @@ def run(
         place = stack.enter_context(cli.opened_place(chosen, spark.value, zookeeper, address))
         stack.enter_context(_metrics(metrics_port, lambda: cli.streams_status(place, chosen.zookeeper_root)))
         if not once:
-            cli.run_forever(chosen, place, _say, seconds)
+            cli.run_forever(chosen, place, tell, seconds)
             return
-        done = cli.run_once(chosen, place, _say)
+        done = cli.run_once(chosen, place, tell)
     if as_json:
         print_data(done)
     else:
@@ -129,7 +129,7 @@ def _metrics(port: int | None, look: Callable[[], StreamsStatus]) -> Iterator[No
         except OSError as error:
             raise ConfigError(f"127.0.0.1:{port} cannot be had: {error}; give another --metrics-port") from error
         with closing(http):
-            _say(f"metrics at http://127.0.0.1:{http.endpoint.port}/metrics")
+            tell(f"metrics at http://127.0.0.1:{http.endpoint.port}/metrics")
             yield
 
 
@@ -215,7 +215,7 @@ def recover(
     chosen = read_config(config).only(service or ())
     opened = cli.opened_place(chosen, spark.value, zookeeper, address, cli.in_flight)
     with _chatter_to_stderr(), opened as place:
-        done = cli.recover(chosen, place, _say)
+        done = cli.recover(chosen, place, tell)
     if as_json:
         print_data(done)
         return
@@ -252,7 +252,7 @@ def retry(service: OneServiceOption, record: RecordsArgument, config: ConfigOpti
 
     with _gates(config, [service]) as ([settings], files_of):
         look_again(files_of(settings.root), settings.root, settings.name, record)
-    _say(f"{service} looks at {len(record)} of them as new in its next pass")
+    tell(f"{service} looks at {len(record)} of them as new in its next pass")
 
 
 @_quarantine.command()
@@ -265,7 +265,7 @@ def drop(
     with _gates(config, [service]) as ([settings], files_of):
         confirmed(f"what {service} cannot publish of {', '.join(record)} is given up, and moved to trash", yes)
         ask_to_drop(files_of(settings.root), settings.root, settings.name, record)
-    _say(f"{service} puts {len(record)} of them away in its next pass")
+    tell(f"{service} puts {len(record)} of them away in its next pass")
 
 
 @contextmanager
@@ -278,10 +278,6 @@ def _gates(config: Path, names: Sequence[str]) -> Iterator[tuple[tuple[StreamSet
     chosen = replace(chosen.only(names), collectors=(), zookeeper=chosen.zookeeper or "not asked")
     with _chatter_to_stderr(), cli.opened_place(chosen, works=lambda config, hosts: False) as place:
         yield chosen.services, place.files_of
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
