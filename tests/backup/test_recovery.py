@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -520,3 +521,36 @@ def test_what_was_planted_is_not_planted_again_when_zookeeper_is_lost_once_more(
     server = MemoryZooKeeperServer()
     with pytest.raises(ClusterMismatch, match="if that is lost: waltz recover"):
         recording.initialise(known, config)
+
+
+@pytest.mark.parametrize("at", ["its opening", "a later look"])
+def test_a_copy_on_a_disk_that_cannot_be_read_does_not_count(
+    at: str, disks: Disks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad sector is why somebody recovers. The others are a quorum; what cannot be read is named."""
+    bad = str(sorted((disks.path / "replica-1" / "1").glob("*.seg"))[0])
+    broken, handles = at == "its opening", set[int]()
+    opened, read, scan = OsDisk.open, OsDisk.pread, recovery._Reader._scanned
+
+    def open_noted(self: OsDisk, path: str, mode: Any) -> int:
+        handle = opened(self, path, mode)
+        (handles.add if path == bad else handles.discard)(handle)
+        return handle
+
+    def pread(self: OsDisk, handle: int, size: int, offset: int) -> bytes:
+        if handle in handles and broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(self, handle, size, offset)
+
+    def scanned(self: Any, p: int, log: PartitionLog) -> str:
+        nonlocal broken
+        broken = True
+        return scan(self, p, log)
+
+    monkeypatch.setattr(OsDisk, "open", open_noted)
+    monkeypatch.setattr(OsDisk, "pread", pread)
+    monkeypatch.setattr(recovery._Reader, "_scanned", scanned)
+    plan = plan_recovery(disks.directories)
+    assert plan.decided[1].x == 19, "the two others are a quorum"
+    (told,) = plan.unread
+    assert told == f"partition 1 of replica 1 does not count: {disks.directories[1]} cannot be read: Input/output error"

@@ -164,6 +164,22 @@ def test_verify_of_a_cluster_says_what_is_not_there_and_goes_on(
     assert "there is no control file" in captured.err
 
 
+@pytest.mark.parametrize("name", ["waltz-storage.ctl", f"1/{0:019d}.seg", f"1/{0:019d}.idx"])
+def test_verify_of_a_cluster_names_what_cannot_be_read_and_goes_on(
+    name: str, cluster_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where a sector is bad: here the kernel says so of what is no file."""
+    bad = cluster_directory / "replica-0" / name
+    bad.unlink()
+    bad.mkdir()
+    assert run("verify", str(cluster_directory)) == 1
+    captured = capsys.readouterr()
+    assert "replica-0: DAMAGED" in captured.out
+    assert "replica-1: ok" in captured.out
+    assert f"{bad}" in captured.err
+    assert "it cannot be read: Is a directory" in captured.err
+
+
 def test_replicas_of_different_clusters_are_told(cluster_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = str(cluster_directory / "replica-2")
     ReplicaStore.create(OsDisk(), directory, uuid.UUID(int=8), 2, StorageConfig(preallocate_bytes=0)).close()

@@ -44,7 +44,7 @@ from waltz_ray.protocol.roster import Roster
 from waltz_ray.small_files import replace_small_file, sync_directory
 from waltz_ray.storage.cluster_memory import MEMORY_FILE, read_memory
 from waltz_ray.storage.control_file import read_control_image
-from waltz_ray.storage.disk import OsDisk
+from waltz_ray.storage.disk import OsDisk, is_shortage
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.store import ReplicaStore
 
@@ -407,8 +407,13 @@ class _Reader:
         for r, store in self._stores.items():
             if p not in store.partition_ids:
                 continue
-            log = store.partition(p)
-            why = str(log.fence_lost or log.damaged or "") or self._of_before(p, log) or self._scanned(p, log)
+            try:
+                log = store.partition(p)
+                why = str(log.fence_lost or log.damaged or "") or self._of_before(p, log) or self._scanned(p, log)
+            except OSError as error:  # a bad sector, which may be why somebody recovers
+                if is_shortage(error):
+                    raise
+                why = f"{store.directory} cannot be read: {error.strerror}"
             if why:
                 self.unread.append(f"partition {p} of replica {r} does not count: {why}")
             else:

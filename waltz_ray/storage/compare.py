@@ -244,6 +244,8 @@ def _known_place(disk: Disk, folder: str, segment_id: int, first_id: int) -> tup
         handle = disk.open(path, "read")
         try:
             entry = read_index(disk, handle, first_id - segment_id, first_id - segment_id + 1)
+        except OSError:  # that is told elsewhere
+            return segment_id, HEADER_BYTES
         finally:
             disk.close(handle)
         if len(entry) and entry[0] >= HEADER_BYTES:

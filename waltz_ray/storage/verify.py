@@ -17,7 +17,7 @@ import numpy as np
 from waltz_ray.errors import Corruption
 from waltz_ray.storage.compare import CopyOf, LogDigest, PartitionComparison, compare_copies
 from waltz_ray.storage.control_file import CONTROL_FILE, ORIGINAL_COPY, ControlEntry, ControlImage, read_control_image
-from waltz_ray.storage.disk import Disk
+from waltz_ray.storage.disk import Disk, is_shortage
 from waltz_ray.storage.journal import journal_entries
 from waltz_ray.storage.layout import (
     HEADER_BYTES,
@@ -101,6 +101,9 @@ def verify_directory(
             image = read_control_image(disk, directory)
         except Corruption as damage:
             report.damages.append(damage)
+            return report
+        except OSError as error:
+            report.damages.append(_unreadable(error, f"{directory}/{CONTROL_FILE}"))
             return report
         _verify_control(disk, image, report)
         pairs: list[_Pair] = []
@@ -187,6 +190,13 @@ def _verify_control(disk: Disk, image: ControlImage, report: VerifyReport) -> No
             report.damages.append(Corruption(image.path, 28, why))
 
 
+def _unreadable(error: OSError, path: str) -> Corruption:
+    """What the disk does not give; nothing else is any worse for it. A lack of handles or memory is raised."""
+    if is_shortage(error):
+        raise error
+    return Corruption(path, 0, f"it cannot be read: {error.strerror}")
+
+
 def _not_in_place(disk: Disk, directory: str, cluster_key: uuid.UUID) -> list[Corruption]:
     """The first record that the journal has and its segment does not: what a machine that stopped leaves."""
     for entry in journal_entries(disk, directory, cluster_key):
@@ -235,7 +245,7 @@ class _Partition:
         progress: Callable[[int], None],
     ) -> None:
         self.disk, self.image, self.partition_id, self.running = disk, image, partition_id, running
-        self.folder = f"{directory}/{partition_id}"
+        self.folder = self.path = f"{directory}/{partition_id}"  # ``path``: what is being looked at
         self.pairs, self.progress = pairs, progress
         self.next_id = self.records = self.bytes = self.segments = self.longest_bytes = 0
         self.digest = LogDigest()
@@ -246,6 +256,8 @@ class _Partition:
             self._verify()
         except Corruption as found:
             damage = found
+        except OSError as error:
+            damage = _unreadable(error, self.path)
         counts = self.next_id - 1, self.records, self.bytes, self.segments
         first_id, longest_bytes = self.digest.first_id, self.longest_bytes
         return PartitionReport(
@@ -287,7 +299,7 @@ class _Partition:
             raise Corruption(self.folder, 0, why)
 
     def _segment(self, first_id: int, newest: bool) -> None:
-        path = segment_path(self.folder, first_id)
+        self.path = path = segment_path(self.folder, first_id)
         header = read_header(self.disk, path, self.image.cluster_key, self.partition_id, first_id)
         self._creation_time(header, path)
         handle = self.disk.open(path, "read")
@@ -315,7 +327,7 @@ class _Partition:
             raise Corruption(path, _CREATED_AT, "the creation time is in the future")
 
     def _index(self, header: SegmentHeader, offsets: np.typing.NDArray[np.int64], newest: bool) -> None:
-        path = index_path(self.folder, header.first_id)
+        self.path = path = index_path(self.folder, header.first_id)
         if not self.disk.exists(path):
             raise Corruption(path, 0, "the index is missing (the replica makes it again when it starts)")
         index_header = read_header(self.disk, path, self.image.cluster_key, self.partition_id, header.first_id)
