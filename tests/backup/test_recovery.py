@@ -554,3 +554,13 @@ def test_a_copy_on_a_disk_that_cannot_be_read_does_not_count(
     assert plan.decided[1].x == 19, "the two others are a quorum"
     (told,) = plan.unread
     assert told == f"partition 1 of replica 1 does not count: {disks.directories[1]} cannot be read: Input/output error"
+
+
+@pytest.mark.parametrize("name", ["waltz-storage.ctl", "waltz-journal.0"])
+def test_a_replica_whose_own_files_cannot_be_read_is_named(name: str, disks: Disks) -> None:
+    bad = Path(disks.directories[1]) / name
+    bad.unlink(missing_ok=True)
+    bad.mkdir()
+    with pytest.raises(InvalidInput, match=r"replica-1 cannot be read: Is a directory; .* name the other replicas'"):
+        plan_recovery(disks.directories)
+    assert plan_recovery([disks.directories[0], disks.directories[2]]).decided[1].x == 19

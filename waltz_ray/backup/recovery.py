@@ -361,6 +361,15 @@ def _key_of(disk: OsDisk, directory: str) -> uuid.UUID:
             f"{directory} holds no replica's files: is its disk mounted? If they are lost, name the other replicas' "
             "directories, one by one, and with --into the cluster's"
         ) from error
+    except OSError as error:
+        raise _cannot_be_read(directory, error) from error
+
+
+def _cannot_be_read(directory: str, error: OSError) -> InvalidInput:
+    return InvalidInput(
+        f"{directory} cannot be read: {error.strerror}; if its disk is lost, name the other replicas' directories, one "
+        "by one, and with --into the cluster's"
+    )
 
 
 def _sets_of(
@@ -382,7 +391,10 @@ def _opened(disk: OsDisk, numbers: Mapping[int, str], key: uuid.UUID) -> Iterato
     with ExitStack() as held:
         stores = {}
         for r, directory in numbers.items():
-            stores[r] = ReplicaStore.open(disk, os.path.realpath(directory), key, StorageConfig())
+            try:
+                stores[r] = ReplicaStore.open(disk, os.path.realpath(directory), key, StorageConfig())
+            except OSError as error:
+                raise _cannot_be_read(directory, error) from error
             held.callback(stores[r].close)
         yield stores
 
