@@ -35,7 +35,7 @@ from waltz_ray.cli.load_rows import Choices, FileRow, NanRule, check_rows
 from waltz_ray.cli.load_run import Job, run_job
 from waltz_ray.cli.load_source import open_source
 from waltz_ray.client.keys import key_hash, partition_for
-from waltz_ray.errors import AppendFailed, DiskFull, InvalidInput, PartitionNotReady
+from waltz_ray.errors import AppendFailed, DiskFull, InvalidInput, PartitionNotReady, Trimmed
 from waltz_ray.protocol.ids import LockId
 
 
@@ -534,6 +534,28 @@ def test_a_load_is_not_resumed_into_a_space_that_was_made_anew(tmp_path: Path, m
     client.partitions, client.supersede.return_value = 2, {0: -1, 1: -1}
     client.append.reset_mock()
     with pytest.raises(InvalidInput, match="was into 1 partitions, and there are 2 now"):
+        run_job(replace(job, resume=True), "", "", "", "")
+    assert not client.append.called
+
+
+def test_a_load_whose_beginning_was_trimmed_away_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.csv", "id\n1\n")
+    job = Job(str(path), None, Choices("id", "text", "error"), 0, "", False, True)
+    client = mock.MagicMock(partitions=1, cluster_key="k", client_id=7)
+    client.__enter__.return_value = client
+    client.server_high_water_mark.return_value = 4
+    client.append.side_effect = PartitionNotReady("no space left")
+    client.hindrances.return_value = {}
+    monkeypatch.setattr(load_run, "open_client", lambda *where, space: client)
+    with pytest.raises(AppendFailed):
+        run_job(job, "", "", "", "")
+    client.supersede.return_value = {0: 9}
+    client.read.side_effect = Trimmed(0, 5, 8)
+    client.append.reset_mock()
+    told = f"{path}.waltz-load: .* began in partition 0 with transaction 5, and what is below 8 was trimmed away since"
+    with pytest.raises(InvalidInput, match=told):
         run_job(replace(job, resume=True), "", "", "", "")
     assert not client.append.called
 

@@ -51,11 +51,11 @@ _MOST_BYTES = 1 << 20
 
 
 class LoadCursor:
-    """The file of one load, locked while this object is used."""
+    """The file of one load, at ``path``, locked while this object is used."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         """InvalidInput if it is another file, which stays as it is."""
-        self._path = path
+        self.path = path
         self._descriptor = descriptor
         content = _content(path, descriptor)
         whole = content[: content.rfind(b"\n") + 1]
@@ -79,7 +79,7 @@ class LoadCursor:
         for name, wanted in {"waltz_load": _VERSION, **settings}.items():
             if self.settings.get(name) != wanted:
                 raise InvalidInput(
-                    f"{self._path}: the load that was interrupted had {name} {self.settings.get(name)!r}, "
+                    f"{self.path}: the load that was interrupted had {name} {self.settings.get(name)!r}, "
                     f"this one has {wanted!r}; resume with what it had, or delete that file to begin anew"
                 )
 
@@ -88,12 +88,12 @@ class LoadCursor:
         where the space has other ``partitions`` than it had: it is a new one of that name."""
         if self.settings.get("cluster_key") != key:
             raise InvalidInput(
-                f"{self._path}: the load that was interrupted was into another cluster than this one (their keys "
+                f"{self.path}: the load that was interrupted was into another cluster than this one (their keys "
                 "differ); say which one is meant (--dir, --cluster), or delete that file to load all into this one"
             )
         if len(self.starts) != partitions:
             raise InvalidInput(
-                f"{self._path}: the load that was interrupted was into {len(self.starts)} partitions, and there are "
+                f"{self.path}: the load that was interrupted was into {len(self.starts)} partitions, and there are "
                 f"{partitions} now: the space is another one; delete that file to load all into this one"
             )
 
@@ -106,7 +106,7 @@ class LoadCursor:
             self._write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
         except OSError as error:
             raise InvalidInput(
-                f"{self._path} cannot be written ({error.strerror}); this run has appended nothing"
+                f"{self.path} cannot be written ({error.strerror}); this run has appended nothing"
             ) from error
 
     def _write(self, text: bytes) -> None:
@@ -115,11 +115,11 @@ class LoadCursor:
         while text:
             text = text[os.write(self._descriptor, text) :]
         os.fsync(self._descriptor)
-        sync_directory(self._path.parent)
+        sync_directory(self.path.parent)
 
     def remove(self) -> None:
         """The load has ended, or has not begun."""
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
 
 @contextmanager

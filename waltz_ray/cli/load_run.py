@@ -25,7 +25,7 @@ from waltz_ray.client.client import WaltzClient
 from waltz_ray.client.keys import key_hash
 from waltz_ray.client.requests import longest_record_bytes
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import AppendFailed, InvalidInput, WaltzError
+from waltz_ray.errors import AppendFailed, InvalidInput, Trimmed, WaltzError
 from waltz_ray.protocol.ids import LockId
 from waltz_ray.protocol.spaces import DEFAULT_SPACE
 
@@ -125,9 +125,17 @@ class _Load:
         ids = frozenset(cursor.clients)
 
         def records(partition_id: int) -> Iterator[bytes]:
-            for transaction in client.read(partition_id, cursor.starts[partition_id], marks[partition_id] + 1):
-                if transaction.req_id.client_id in ids:
-                    yield transaction.data
+            try:
+                for transaction in client.read(partition_id, cursor.starts[partition_id], marks[partition_id] + 1):
+                    if transaction.req_id.client_id in ids:
+                        yield transaction.data
+            except Trimmed as error:
+                raise InvalidInput(
+                    f"{cursor.path}: the load that was interrupted began in partition {partition_id} with transaction "
+                    f"{cursor.starts[partition_id]}, and what is below {error.first_id} was trimmed away since: nobody "
+                    "can tell any more which rows were in the log; nothing was appended; delete that file to load all "
+                    "of them, also those that were"
+                ) from error
 
         loaded = LoadedRows({partition: records(partition) for partition in range(partitions)})
         self.shown.stage("compared with the log", self.rows)
