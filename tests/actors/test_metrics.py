@@ -45,6 +45,7 @@ class Recorded:
     def set(self, value: float, tags: dict[str, str]) -> None:
         told = self._tags | tags
         assert told.keys() == self._keys, "Ray refuses a tag that was not declared, or that is missing"
+        assert all(value.isascii() for value in told.values()), "and one with other letters"
         self.values[self._name, frozenset(told.items())] = value
 
 
@@ -91,6 +92,15 @@ def test_a_replicas_gauges(values: dict[Sample, float]) -> None:
         "replica_damaged": 0,
     }
     assert of(values, cluster="c", replica="0", partition="4") == {"replica_damaged": 1}
+
+
+def test_a_cluster_whose_name_is_not_ascii_has_gauges(values: dict[Sample, float]) -> None:
+    ServerGauges("größe²", "1").server(ServerStatus(state=ActorState.SERVING, partitions={0: SERVED}))
+    cursor = CursorStatus(space="log", name="n", positions={0: 1}, holds_retention=False, epoch=1, lag=3)
+    CursorGauges("größe²").cursors([cursor])
+    name = "gr%C3%B6%C3%9Fe%C2%B2"
+    assert of(values, cluster=name, server="1")["server_serving"] == 1
+    assert of(values, cluster=name, space="log", cursor="n")["cursor_lag"] == 3
 
 
 def test_a_scrubs_gauges(values: dict[Sample, float]) -> None:

@@ -3,6 +3,8 @@
 Ray exports them at each node's metrics port with the prefix ``ray_``. Which there are: ``runtime/figures.py``. A
 histogram is a gauge for each of its bounds, named and labelled as Prometheus does: its functions take it for one.
 
+A cluster's name that is not ASCII is told as a URL has it.
+
 Ray keeps about 11 KB for every gauge of every partition, in the process that sets it. So a process tells the first
 ``MOST_PARTITIONS`` that it has one by one, and counts all.
 """
@@ -14,6 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Generic, TypeVar
+from urllib.parse import quote
 
 from ray.util.metrics import Gauge
 
@@ -109,6 +112,7 @@ class _Set(Generic[S]):
     """The gauges of one kind of status. ``own``: tags that are the same for ever; ``more``: keys of those that vary."""
 
     def __init__(self, figures: Iterable[Metric[S]], own: dict[str, str], *more: str) -> None:
+        own = {key: value if value.isascii() else quote(value) for key, value in own.items()}  # Ray takes no others
         self._told = [_Told(figure, own, more) for figure in figures]
 
     def tell(self, status: S, **tags: str) -> None:
