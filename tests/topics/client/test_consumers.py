@@ -218,6 +218,36 @@ def test_no_more_is_pulled_than_was_asked_for_also_of_some_types() -> None:
     run(scene())
 
 
+def test_of_some_types_too_no_more_is_read_ahead_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame of headers is small, whatever their data has: all of that was read before any of it was given out."""
+
+    async def scene() -> None:
+        config = replace(FAST, ahead_bytes=4096)
+        async with topic_world(partitions=1) as world, world.client(config) as client:
+            await client.producer().send_many("orders", [b"%d" % n + bytes(1000) for n in range(200)], type="new")
+            async with client.consumer("g", {"orders": ["new"]}) as consumer:
+                rpc, sizes = engine_of(await consumer._logs.of("orders")).rpc, list[int]()
+                read = rpc.read
+
+                async def counted(partition: int, first: int, end: int, most_bytes: int) -> RecordBatch:
+                    found = await read(partition, first, end, most_bytes)
+                    sizes.append(found.size_bytes)
+                    return found
+
+                monkeypatch.setattr(rpc, "read", counted)
+                found, given = list[bytes](), 0
+                while len(found) < 200:
+                    (batch,) = await pulled(consumer, 1)
+                    found += [message.data.rstrip(b"\0") for message in batch]
+                    assert sum(sizes) - given <= 4 * 4096
+                    given += batch.size_bytes
+                assert found == [b"%d" % n for n in range(200)]
+                (held,) = consumer._held.values()
+                assert held._ahead == 0
+
+    run(scene())
+
+
 def test_what_nobody_wants_is_passed_over_also_when_it_comes_before_a_confirm() -> None:
     async def scene() -> None:
         async with topic_world(partitions=1) as world, world.client() as client:

@@ -85,7 +85,7 @@ class AsyncTopicConsumer(StaysHere):
             wanted.group, _HOST, os.getpid(), time.time_ns() // 1_000_000, next(_COUNTS), "Pull", version
         )
         """As the master and the slots know us."""
-        self._links, self._logs, self._wanted = links, logs, wanted
+        self._links, self._logs, self._config, self._wanted = links, logs, config, wanted
         self._membership = GroupMembership(self.client_id, masters, config, wanted, self._reported)
         self._held: dict[str, HeldPartition] = {}
         self._turn: deque[str] = deque()  # whose turn it is to be taken from
@@ -461,7 +461,8 @@ class AsyncTopicConsumer(StaysHere):
         topic = place.topic
         start = "earliest" if (topic, place.broker.broker_id - 1) in self._had else wanted.start
         shown = self._membership.rights.for_slot
-        own = ConsumerSelf(self.client_id, wanted.group, wanted.topics[topic], _READ_STATUS[start], shown)
+        status, ahead = _READ_STATUS[start], self._config.ahead_bytes
+        own = ConsumerSelf(self.client_id, wanted.group, wanted.topics[topic], status, shown, ahead)
         return HeldPartition(subscription, own, await self._logs.of(topic), self._ask_slot, self._changed)
 
     async def _ask_slot(self, endpoint: Endpoint, request: TopicRequest) -> TopicResponse | RpcFault:

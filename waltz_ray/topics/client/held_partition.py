@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
 from waltz_ray import compat
@@ -49,13 +49,15 @@ _PIECE_BYTES = 1 << 20
 
 class ConsumerSelf(NamedTuple):
     """Who consumes. ``types``: of the topic, that are wanted; none: all. ``read_status``: where a group begins that was
-    nowhere. ``rights``: what a slot is shown."""
+    nowhere. ``rights``: what a slot is shown. ``ahead_bytes``: of a partition, that are read ahead of the application.
+    """
 
     client_id: str
     group: str
     types: frozenset[str]
     read_status: int
     rights: Callable[[], AuthorizedInfo | None]
+    ahead_bytes: int
 
 
 class _Read(NamedTuple):
@@ -109,6 +111,8 @@ class HeldPartition:
         self._own, self._source, self._ask, self._changed = own, source, ask, changed
         self._headers = headers_of_types(own.types)
         self._reads: deque[_Read] = deque()
+        self._ahead = 0  # bytes of these
+        self._fewer = asyncio.Event()  # set when some of them were given
         self._given = -1  # what is below it was given to the application
         self._seen = -1  # what is below it has been fed
         self._wanted = -1  # what is below it is to be confirmed
@@ -240,6 +244,8 @@ class HeldPartition:
             self._feed.used(read.item)
         batch = MessageBatch(self.topic, self.partition, read.records, read.end, self._own.types, self)
         empty = read.end <= self._wanted or not any(map(has_messages, read.records))
+        self._ahead -= batch.size_bytes
+        self._fewer.set()
         self._given = max(self._given, read.end)
         self._read_bytes += batch.size_bytes
         if not empty:
@@ -256,6 +262,7 @@ class HeldPartition:
         if not self._stopped:
             before = sum(read.end < batch.end for read in self._reads)  # they were taken back, too
             self._reads.insert(before, _Read(batch.records, batch.end, None))
+            self._ahead += batch.size_bytes
 
     def consumed(self, end: int) -> None:
         """The application has done with what is below ``end``: the slot is told soon. So has it with what came since,
@@ -327,7 +334,11 @@ class HeldPartition:
     def _came(self, batch: RecordBatch, item: FeedItem) -> None:
         self._count_skipped(self._seen, batch.first_id)
         self._seen = batch.end_id
-        self._reads.append(_Read((batch,), batch.end_id, item))
+        self._have(_Read((batch,), batch.end_id, item))
+
+    def _have(self, read: _Read) -> None:
+        self._reads.append(read)
+        self._ahead += sum([each.size_bytes for each in read.records])
         self._changed()
 
     def _count_skipped(self, begin: int, end: int) -> None:
@@ -338,20 +349,35 @@ class HeldPartition:
             self._counted = end
 
     async def _read_wanted(self) -> None:
-        """Of headers, the data of what may be wanted."""
+        """Of headers, the data of what may be wanted. They are fed as far as they are small: one frame of them may be
+        of more data than there is memory."""
+        piece_bytes = min(_PIECE_BYTES, self._own.ahead_bytes)
         while True:
             feed, item = await self._unread.get()
             records: list[RecordBatch] = []
+            size = 0
             for first, end in wanted_ranges(feed.first_id, feed.headers, self._headers):
-                records += await self._read_range(first, end)
-            self._reads.append(_Read(tuple(records), feed.first_id + len(feed), item))
-            self._changed()
+                async for batch in self._read_range(first, end, piece_bytes):
+                    records.append(batch)
+                    size += batch.size_bytes
+                    if size >= piece_bytes:
+                        self._have(_Read(tuple(records), batch.end_id, None))
+                        records, size = [], 0
+                        await self._until_few()
+            self._have(_Read(tuple(records), feed.first_id + len(feed), item))
+            await self._until_few()
 
-    async def _read_range(self, first: int, end: int) -> list[RecordBatch]:
-        found, pauses = [], Backoff(first_s=0.05, longest_s=1.0)
+    async def _until_few(self) -> None:
+        """Wait until less is read ahead than may be."""
+        while self._reads and self._ahead >= self._own.ahead_bytes:
+            self._fewer.clear()
+            await self._fewer.wait()
+
+    async def _read_range(self, first: int, end: int, most_bytes: int) -> AsyncIterator[RecordBatch]:
+        pauses = Backoff(first_s=0.05, longest_s=1.0)
         while first < end:
             try:
-                batch = await engine_of(self._source).rpc.read(self.partition, first, end, _PIECE_BYTES)
+                batch = await engine_of(self._source).rpc.read(self.partition, first, end, most_bytes)
             except Trimmed as trimmed:
                 self._count_skipped(first, min(end, trimmed.first_id))
                 first = trimmed.first_id
@@ -363,9 +389,8 @@ class HeldPartition:
             if not len(batch):  # the server is behind the one that has fed us
                 await asyncio.sleep(pauses.next_s())
                 continue
-            found.append(batch)
+            yield batch
             first = batch.end_id
-        return found
 
     # ---- reports
 
