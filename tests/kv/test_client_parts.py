@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import math
 import pickle
 import subprocess
@@ -44,6 +45,7 @@ from waltz_ray.errors import (
     WireError,
 )
 from waltz_ray.finding.find import FoundCluster
+from waltz_ray.kv.client import watching
 from waltz_ray.kv.client.aio import AsyncKvClient
 from waltz_ray.kv.client.client import KvClient
 from waltz_ray.kv.client.connecting import MemberDirectory
@@ -724,6 +726,27 @@ def test_a_watch_goes_on_after_who_asked_it_was_interrupted(place: LogPlace, mon
                 next(events)
         append_all(place)
         assert [next(events) for _ in EVENTS] == EVENTS
+
+
+@pytest.mark.parametrize(("where", "call"), [("decode_record", 2), ("value_of", 1)])
+def test_who_is_interrupted_while_an_event_is_made_has_taken_nothing(
+    where: str, call: int, place: LogPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C, as in a codec that takes its time: the event, or all of its transaction, never came."""
+    makes, calls = getattr(watching, where), itertools.count(1)
+
+    def interrupted_once(*arguments: Any) -> Any:
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return makes(*arguments)
+
+    append_all(place)
+    with KvClient(place) as items, items.watch("an", start="earliest") as events:
+        monkeypatch.setattr(watching, where, interrupted_once)
+        with pytest.raises(KeyboardInterrupt):
+            next(events)
+        for event in EVENTS:
+            assert next(events) == event
 
 
 def test_a_watch_ends_with_its_client(place: LogPlace) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -136,23 +137,22 @@ class _Reader:
         value = value_of(self._codec, key.name, item.type, item.data, item.version, partition)
         return ItemSet(name_text(key.name), value, item.version, partition, item.deadline_ms)
 
-    def changes(self, transaction: Transaction) -> Iterator[_Change]:
-        """What ``event`` makes events of. WireError: it is none of a kv space."""
+    def changes(self, transaction: Transaction) -> Iterable[_Change]:
+        """What ``event`` makes events of. Who was interrupted asks again. WireError: it is none of a kv space."""
         record = decode_record(transaction.data)
         partition, version = transaction.partition_id, transaction.transaction_id
         if partition not in self._beginnings:
             in_the_midst = self._start == "earliest" and version > 0
             self._beginnings[partition] = WatchBeginning(self._wanted) if in_the_midst else None
         beginning = self._beginnings[partition]
-        if beginning is not None:
-            items = beginning.items(version, record)
-            if items is not None:
-                self._beginnings[partition] = None
-                for key, item in items:
-                    if self._is_ours(key, item):
-                        yield _Written(key, item, partition)
-        else:
-            yield from self._changes(record, version, partition)
+        if beginning is None:
+            return self._changes(record, version, partition)
+        items = beginning.items(version, record)
+        if items is None:
+            return ()
+        found = [_Written(key, item, partition) for key, item in items if self._is_ours(key, item)]
+        self._beginnings[partition] = None
+        return found
 
     def _changes(self, record: Record, version: int, partition: int) -> Iterator[_Change]:
         if isinstance(record, Several):
@@ -189,6 +189,39 @@ class _Reader:
 
     def _wanted(self, key: ItemKey) -> bool:
         return key.map_hash == self._map_hash and key.name.startswith(self._prefix)
+
+
+class _Events:
+    """Those of one transaction after the other. Whoever is interrupted in here, as by Ctrl-C in a codec, has taken
+    nothing: what is raised that is no error leaves the event, or the transaction, for who asks again."""
+
+    def __init__(self, reader: _Reader) -> None:
+        self._reader = reader
+        self._transaction: Transaction | None = None
+        self._changes: deque[_Change] = deque()
+
+    def take(self, transaction: Transaction) -> None:
+        """The next one, where ``next`` has nothing left of the one before."""
+        self._transaction = transaction
+
+    def next(self) -> ItemEvent | None:
+        """None: there is none left. WireError, InvalidInput, DecodingFailed: who asks again has what comes after it."""
+        if self._transaction is not None:
+            try:
+                self._changes = deque(self._reader.changes(self._transaction))
+            except Exception:
+                self._transaction = None
+                raise
+            self._transaction = None
+        if not self._changes:
+            return None
+        try:
+            event = self._reader.event(self._changes[0])
+        except Exception:
+            self._changes.popleft()
+            raise
+        self._changes.popleft()
+        return event
 
 
 class LogsOfWatches:
@@ -268,7 +301,7 @@ class KvWatch(StaysHere, Iterator[ItemEvent]):
         prefix: bytes,
         start: WatchStart,
     ) -> None:
-        self._reader = _Reader(codec, map_name, prefix, start)
+        self._events = _Events(_Reader(codec, map_name, prefix, start))
         self._watching = watching
         self._log = watching.add(connect())
         try:
@@ -276,7 +309,6 @@ class KvWatch(StaysHere, Iterator[ItemEvent]):
         except BaseException:
             self._end()
             raise
-        self._changes: Iterator[_Change] = iter(())
         self._process = os.getpid()
 
     def __iter__(self) -> KvWatch:
@@ -284,9 +316,10 @@ class KvWatch(StaysHere, Iterator[ItemEvent]):
 
     def __next__(self) -> ItemEvent:
         while not self._feed.stopped:
-            for change in self._changes:
-                return self._reader.event(change)
-            self._changes = self._reader.changes(next(self._feed))  # no generator of it, which would end by Ctrl-C
+            event = self._events.next()
+            if event is not None:
+                return event
+            self._events.take(next(self._feed))  # no generator of it, which would end by Ctrl-C
         raise StopIteration
 
     def stop(self) -> None:
@@ -331,7 +364,7 @@ class AsyncKvWatch(StaysHere):
         prefix: bytes,
         start: WatchStart,
     ) -> None:
-        self._reader = _Reader(codec, map_name, prefix, start)
+        self._events = _Events(_Reader(codec, map_name, prefix, start))
         self._connect = connect
         self._engine = engine
         self._start = start
@@ -340,7 +373,6 @@ class AsyncKvWatch(StaysHere):
         self._log: AsyncWaltzClient | None = None
         self._feed: AsyncFollower | None = None
         self._transactions: Iterator[Transaction] = iter(())
-        self._changes: Iterator[_Change] = iter(())
 
     async def begin(self) -> None:
         """From here on everything is in it. Idempotent, also for tasks at once. After ``stop`` nothing begins."""
@@ -392,11 +424,12 @@ class AsyncKvWatch(StaysHere):
     async def __anext__(self) -> ItemEvent:
         await self.begin()
         while self._feed is not None and not self._feed.stopped:
-            for change in self._changes:
-                return self._reader.event(change)
+            event = self._events.next()
+            if event is not None:
+                return event
             transaction = next(self._transactions, None)
             if transaction is not None:
-                self._changes = self._reader.changes(transaction)
+                self._events.take(transaction)
             else:  # polled: an iteration that is cancelled ends its feed
                 self._transactions = iter(await self._feed.poll())
         if not self._stopped:
