@@ -25,6 +25,7 @@ from waltz_ray.topics import (
     TopicConsumer,
     TopicProducer,
 )
+from waltz_ray.topics.client import client as client_module
 
 
 def beside_a_topic(partitions: int, thread: Callable[[TopicWorld], None]) -> None:
@@ -223,6 +224,7 @@ def waiting_threads(world: TopicWorld) -> None:
                 with pytest.raises(KeyboardInterrupt):
                     consumer.pull()
             assert data_of(consumer.pull(timeout=10)) == [b"of an interrupted pull"]
+            is_interrupted_again_and_again(producer, consumer)
             comes_again_in_a_thread(producer, consumer)
             waiting = pool.submit(consumer.pull)
             with suppress(FuturesTimeout):
@@ -238,6 +240,36 @@ def waiting_threads(world: TopicWorld) -> None:
     left.close()  # it was closed with the client
     with pytest.raises(ClientClosed):
         client.open()
+
+
+class Interrupting(Future[Any]):
+    """What it comes to is not there in time, when it has just come; then who looks at it is interrupted, twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._raises: list[BaseException] = [KeyboardInterrupt(), KeyboardInterrupt(), FuturesTimeout()]
+
+    def done(self) -> bool:
+        return False
+
+    def result(self, timeout: float | None = None) -> Any:
+        wait([self], 10)
+        if self._raises:
+            raise self._raises.pop()
+        return super().result(timeout)
+
+
+def is_interrupted_again_and_again(producer: TopicProducer, consumer: TopicConsumer) -> None:
+    """A confirm of what came next said of what was lost there that it had been dealt with."""
+    producer.send("orders", b"of interrupted pulls")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(client_module, "Future", Interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.pull(timeout=0)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.pull(timeout=0)
+    again = consumer.pull(timeout=0)
+    assert [message.data for message in again or ()] == [b"of interrupted pulls"]
 
 
 def comes_again_in_a_thread(producer: TopicProducer, consumer: TopicConsumer) -> None:

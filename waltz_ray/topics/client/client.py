@@ -353,15 +353,20 @@ class TopicConsumer(StaysHere):
         checked_most(most)
         timeout = checked_wait(timeout)
         left, self._left = self._left, None
-        if left is not None and (batch := left.result()) is not None:  # of a pull that was interrupted
+        if left is not None and (batch := self._came(left, None)) is not None:  # of a pull that was interrupted
             return batch
         future: Future[MessageBatch | None] = Future()
         self._io.ask(self._core.hand, future, most)
+        return self._came(future, timeout)
+
+    def _came(self, future: Future[MessageBatch | None], timeout: float | None) -> MessageBatch | None:
+        """What a hand that is held out is given in time."""
         try:
-            return result_of(future, timeout)
-        except FuturesTimeout:
-            self._io.ask(self._core.withdraw, future)
-            return future.result()  # something has come at the last moment, or nothing
+            try:
+                return result_of(future, timeout)
+            except FuturesTimeout:
+                self._io.ask(self._core.withdraw, future)
+                return result_of(future)  # something has come at the last moment, or nothing
         except WaltzError:
             raise
         except BaseException:  # Ctrl-C: what it is given all the same is the next pull's
