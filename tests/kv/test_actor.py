@@ -106,6 +106,47 @@ def test_projections_are_of_the_recovery_that_the_cluster_has_had_last(monkeypat
     asyncio.run(opens())
 
 
+def test_who_has_come_while_a_space_is_opened_hears_of_rights_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It listens before it folds, which may take long. Who had come before there were any rights had all of them while
+    he stayed; who had one that was taken away kept it."""
+
+    async def opens() -> None:
+        zookeeper = MemoryZooKeeper(MemoryZooKeeperServer())
+        actor = KvActor("demo", "127.0.0.1:1", 0)
+        actor._zookeeper = zookeeper  # type: ignore[assignment]
+        made: list[Server] = []
+        told: list[str] = []
+        folded = asyncio.Event()
+
+        async def connected(*_: object) -> None:
+            return None
+
+        class Server(Opened):
+            def __init__(self, *_: object) -> None:
+                self.gateway: SimpleNamespace | None = None
+                made.append(self)
+
+            async def start(self, port: int) -> None:
+                self.gateway = SimpleNamespace(rights_changed=lambda: told.append("once"))
+                await folded.wait()
+
+        monkeypatch.setattr(module, "connect_member", connected)
+        monkeypatch.setattr(module, "SpaceServer", Server)
+        for credentials in ("member_credentials", "kv_credentials"):
+            monkeypatch.setattr(module, credentials, lambda store: NO_CREDENTIALS)
+        opening = asyncio.ensure_future(actor._open(Space("kv", "kv", 0, 16, SpaceState.READY)))
+        await until(lambda: any(server.gateway for server in made))
+        actor._on_rights()
+        assert told == ["once"]
+        folded.set()
+        await opening
+        actor._on_rights()
+        assert told == ["once", "once"]
+        zookeeper.close()
+
+    asyncio.run(opens())
+
+
 def test_a_lease_is_counted_by_the_session_that_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """ZooKeeper agrees to less than was asked for: who counts on more would read what another has changed since."""
     asked: list[int] = []

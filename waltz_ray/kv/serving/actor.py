@@ -54,6 +54,7 @@ class KvActor:
         self._starting: asyncio.Task[None] | None = None
         self._failure = ""
         self._servers: dict[str, SpaceServer] = {}
+        self._listening: set[SpaceServer] = set()  # of spaces that are being opened: clients may have come already
         self._wanted: dict[str, Space] = {}
         self._gone: dict[str, bool] = {}  # deleted spaces, for ever: whether their projections are removed
         self._opening: dict[str, asyncio.Task[None]] = {}
@@ -169,7 +170,7 @@ class KvActor:
         return client, guard
 
     def _on_rights(self) -> None:
-        for server in self._servers.values():
+        for server in (*self._servers.values(), *self._listening):
             if server.gateway is not None:
                 server.gateway.rights_changed()
 
@@ -264,11 +265,14 @@ class KvActor:
         )
         first = min(self._wanted.values(), key=lambda each: each.first, default=space)  # it may be gone by now
         port = self._config.port + self._actor_id if self._config.port and space == first else 0
+        self._listening.add(server)
         try:
             await server.start(port)
         except BaseException:
             await server.close()
             raise
+        finally:
+            self._listening.discard(server)
         self._servers[space.name] = server
 
     def _projection_failed(self, error: ProjectionFailed) -> None:
