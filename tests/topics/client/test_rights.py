@@ -15,8 +15,12 @@ from tests.topics.client.pulling import LIMIT_S, pulled, run
 from tests.topics.client.world import topic_world
 from waltz_ray import compat
 from waltz_ray.errors import InvalidInput, PartitionNotReady, TopicRefused
+from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.topics import TopicClientConfig
 from waltz_ray.topics.codes import TopicCode
+from waltz_ray.topics.messages_consumer import ProgressRequestC2B
+from waltz_ray.topics.rpc import RpcFault
+from waltz_ray.topics.wire import TopicRequest, TopicResponse
 
 T = TypeVar("T")
 
@@ -167,6 +171,38 @@ def test_t43_t48_a_right_that_is_taken_away_ends_what_rests_on_it(taken: str, co
                 found = await once_allowed(lambda: consumer.pull(timeout=LIMIT_S))
                 assert [message.data for message in found or ()] == [b"y"], "it goes on when it may again"
                 await consumer.close()
+
+    run(scene())
+
+
+def test_what_is_confirmed_while_the_right_is_taken_away_is_told_to_be_confirmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It never came again, and who confirmed was told that it would: so he undid what he had done with it."""
+    may = {"user": "ann", "topic": "orders", "may": ["produce", "consume"]}
+    document: dict[str, object] = {"authenticate": True, "users": {"ann": "secret"}, "rights": [may]}
+    without = {**document, "rights": [{**may, "may": ["produce"]}]}
+
+    async def scene() -> None:
+        async with topic_world(partitions=1) as world:
+            await world.set_document("access", json.dumps(document))
+            config = TopicClientConfig(user="ann", password="secret", heartbeat_s=0.05)
+            async with world.client(config) as client, client.consumer("g", "orders") as consumer:
+                await client.producer().send("orders", b"x")
+                (batch,) = await pulled(consumer, 1)
+                (held,) = consumer._held.values()
+                ask = held._ask
+
+                async def late(endpoint: Endpoint, request: TopicRequest) -> TopicResponse | RpcFault:
+                    if isinstance(request, ProgressRequestC2B) and request.offset >= 0:
+                        await world.set_document("access", json.dumps(without))
+                    return await ask(endpoint, request)
+
+                monkeypatch.setattr(held, "_ask", late)
+                await consumer.confirm(batch)
+                assert world.offset("g", 0) == batch.end
+                await world.until(lambda: consumer.partitions == [])
+                await consumer.confirm(batch)
 
     run(scene())
 

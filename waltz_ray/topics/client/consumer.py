@@ -178,10 +178,13 @@ class AsyncTopicConsumer(StaysHere):
         was waited for, and it may come again or not."""
         check_loop(self._loop)
         held = self._giver_of(batch)
-        if held is None:
-            why = batch.lease.why_not(batch.end) if isinstance(batch.lease, HeldPartition) else None
+        if held is not None:
+            await held.confirm(batch.end)
+            return
+        lease = batch.lease if isinstance(batch.lease, HeldPartition) else None
+        if lease is None or lease.confirmed < batch.end:  # else it was, before the partition was lost
+            why = None if lease is None else lease.why_not(batch.end)
             raise why if isinstance(why, TopicUnknownFate) else _lost(batch.topic, batch.partition)
-        await held.confirm(batch.end)
 
     def consumed(self, batch: MessageBatch) -> None:
         """``confirm``, without waiting: soon. If the partition is not ours any more, it comes again."""

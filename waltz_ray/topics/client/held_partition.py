@@ -43,6 +43,14 @@ log = logging.getLogger(__name__)
 AskSlot = Callable[[Endpoint, TopicRequest], Awaitable["TopicResponse | RpcFault"]]
 
 _TRY_AGAIN = (TopicCode.NOT_READY, TopicCode.RECEIVE_OVERFLOW, TopicCode.UNAVAILABLE, TopicCode.SPEED_LIMIT)
+_OF_RIGHTS = (
+    TopicCode.UNAUTHORIZED,
+    TopicCode.FORBIDDEN,
+    TopicCode.CERTIFICATE_FAILURE,
+    TopicCode.GROUP_FORBIDDEN,
+    TopicCode.CONTENT_FORBIDDEN,
+)
+"""Of a report whose offset counts all the same: it is stored whatever rights are by then."""
 _REPORT_S = 0.5
 _PIECE_BYTES = 1 << 20
 
@@ -276,10 +284,10 @@ class HeldPartition:
         """The same, and wait until the slot has it. TopicRefused: the partition is not ours any more; what was not
         confirmed comes again, to whoever has it then. TopicUnknownFate: nobody knows whether it was."""
         self.consumed(end)
-        if self.lost is not None or self._stopped:  # it may still be logged out
-            raise self.why_not(end)
         if self.confirmed >= end:
             return
+        if self.lost is not None or self._stopped:  # it may still be logged out
+            raise self.why_not(end)
         await self._confirmation(end)
 
     def why_not(self, end: int) -> WaltzError:
@@ -432,6 +440,8 @@ class HeldPartition:
                 self._doubtful = before
             if answer.err_code in _TRY_AGAIN:
                 return 0.1
+            if answer.err_code in _OF_RIGHTS and answer.curr_offset is not None:
+                self._reported(max(self.confirmed, answer.curr_offset))
             self._lose(answer.err_code, answer.err_msg)
             return None
         self._read_bytes -= read_bytes

@@ -223,7 +223,7 @@ class SlotConsumers:
             assert isinstance(delivery, GroupDelivery)
             refused = self._withdrawn(delivery, request.client_id)
             if refused is not None and reply.code is TopicCode.OK:  # what it has consumed is stored
-                answer(ProgressResponseB2C(False, refused.code, refused.text))
+                answer(ProgressResponseB2C(False, refused.code, refused.text, reply.offset, reply.end))
                 return
             answer(ProgressResponseB2C(*_outcome(reply), reply.offset, reply.end, reply.wait_ms, limited))
 
