@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
 from waltz_ray import compat
 from waltz_ray.kv.client import link as module
-from waltz_ray.kv.client.link import KvLink, Missed
+from waltz_ray.kv.client.link import KvLink, KvPeer, Missed
 from waltz_ray.kv.messages import Ack, Hashmask, Hashmasks, Opcode, Ping
 from waltz_ray.kv.wire import MAX_FRAME_BYTES, encode_reply
 from waltz_ray.net.carried import Carried
@@ -101,3 +103,29 @@ def test_an_actor_that_takes_a_long_command_by_and_by_is_not_given_up(
         assert looks >= 8, "as long as it took something"
 
     linked(nothing, body)
+
+
+def test_a_peer_ends_that_is_stopped_in_the_turn_in_which_a_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.10 then tells it of the time only (``compat.timeout``): whoever closed the client waited for ever."""
+    told: list[float | None] = []
+
+    @asynccontextmanager
+    async def over(delay: float | None) -> AsyncIterator[None]:
+        try:
+            yield
+        except asyncio.CancelledError:
+            if told:
+                raise
+            told.append(delay)
+            raise TimeoutError from None
+
+    async def run() -> None:
+        listening = socket.create_server(("127.0.0.1", 0))  # who accepts, and never answers
+        peer = KvPeer(_Home(), f"127.0.0.1:{listening.getsockname()[1]}", MAX_FRAME_BYTES)
+        await asyncio.sleep(0)  # it waits
+        await peer.stop()
+        listening.close()
+
+    monkeypatch.setattr(compat, "timeout", over)
+    asyncio.run(asyncio.wait_for(run(), 5))
+    assert len(told) == 1

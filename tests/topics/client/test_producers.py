@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from tests.topics.client.pulling import LIMIT_S, run
 from tests.topics.client.world import FAST, TopicWorld, topic_world
 from waltz_ray import compat
-from waltz_ray.errors import InvalidInput
+from waltz_ray.errors import InvalidInput, PartitionNotReady
 from waltz_ray.topics import AsyncTopicProducer, TopicClient, TopicClientConfig, TopicProducer
+from waltz_ray.topics.client.masters import Masters
 from waltz_ray.topics.client.outgoing import Spread
+from waltz_ray.topics.client.registering import ProducerRegistration
+from waltz_ray.topics.messages_producer import (
+    CloseRequestP2M,
+    HeartRequestP2M,
+    HeartResponseM2P,
+    RegisterRequestP2M,
+    RegisterResponseM2P,
+)
 
 
 def test_t48_asynchronous_production_with_back_pressure() -> None:
@@ -164,3 +175,39 @@ def test_a_producer_whose_end_is_cancelled_is_closed(monkeypatch: pytest.MonkeyP
             assert [each.closed for each in producers] == [True]
 
     run(scene())
+
+
+class Leaving:
+    """``Masters`` that do not answer the second heartbeat; who is cancelled meanwhile is told that its time is over, as
+    ``compat.timeout`` may with Python 3.10. Those that follow are answered."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+        self.waits = asyncio.Event()
+
+    async def ask(self, make: Callable[[], object], within_s: float) -> object:
+        request = make()
+        self.asked.append(request)
+        if isinstance(request, RegisterRequestP2M):
+            return RegisterResponseM2P(True, 200, "", 0)
+        if isinstance(request, HeartRequestP2M) and len(self.asked) == 3:
+            self.waits.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise PartitionNotReady("no master of topics answers") from None
+        return HeartResponseM2P(True, 200, "", 0)
+
+
+def test_a_producer_is_closed_in_the_turn_in_which_a_time_is_over() -> None:
+    """It went on to say that it is there, and whoever closed it waited for ever."""
+
+    async def scene() -> None:
+        masters = Leaving()
+        registration = ProducerRegistration(cast(Masters, masters), TopicClientConfig(heartbeat_s=0.001))
+        await registration.know("orders")
+        await masters.waits.wait()
+        await registration.close()
+        assert isinstance(masters.asked[-1], CloseRequestP2M)
+
+    asyncio.run(asyncio.wait_for(scene(), 5))

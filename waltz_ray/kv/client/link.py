@@ -251,6 +251,7 @@ class KvPeer:
         """There was a connection, or it could not be had."""
         self._home = home
         self._max_frame_bytes = max_frame_bytes
+        self._stopped = False
         self._task = asyncio.get_running_loop().create_task(self._keep_open())
 
     @property
@@ -260,6 +261,7 @@ class KvPeer:
 
     async def stop(self) -> None:
         """Let go of the connection, and of what is unsent."""
+        self._stopped = True
         self._task.cancel()
         link = self.link
         await asyncio.wait([self._task])
@@ -268,7 +270,7 @@ class KvPeer:
 
     async def _keep_open(self) -> None:
         backoff = Backoff(first_s=0.02, longest_s=1.0)
-        while True:
+        while not self._stopped:  # Python 3.10: it may be cancelled and only be told that a time is over
             try:
                 async with compat.timeout(_CONNECT_S):
                     link = await self._opened()

@@ -84,7 +84,7 @@ class ProducerRegistration:
                 log.info("producer %s has not logged out: %s", self._client_id, error)
 
     async def _go_on(self) -> None:
-        while True:
+        while not self._closed:  # Python 3.10: it may be cancelled and only be told that a time is over
             await asyncio.sleep(self._config.heartbeat_s)
             try:
                 async with self._changing:
