@@ -50,6 +50,7 @@ from waltz_ray.kv.client.aio import AsyncKvClient
 from waltz_ray.kv.client.client import KvClient
 from waltz_ray.kv.client.connecting import MemberDirectory
 from waltz_ray.kv.client.engine import ByteRoom
+from waltz_ray.kv.client.errands import GetErrand, GetJob
 from waltz_ray.kv.client.items import KvUpdate
 from waltz_ray.kv.client.members import Members
 from waltz_ray.kv.client.request_numbers import RequestNumbers
@@ -58,7 +59,7 @@ from waltz_ray.kv.client.settings import KvClientConfig
 from waltz_ray.kv.client.table import RouteTable
 from waltz_ray.kv.client.values import Entry
 from waltz_ray.kv.client.watching import ItemDeleted, ItemExpired, ItemSet, ItemTouched, LogsOfWatches
-from waltz_ray.kv.messages import Hashmask, Hashmasks, LockNative, Put, Scanned
+from waltz_ray.kv.messages import FailCode, FailInfo, Hashmask, Hashmasks, LockNative, Put, Scanned
 from waltz_ray.kv.model import BARRIER, Delete, Expired, ItemKey, Record, Set, Several, Touch, ValueType
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.records import encode_record, header_of
@@ -570,6 +571,14 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.005)
+
+
+def test_a_read_that_an_actor_left_behind_when_it_closed_has_changed_nothing() -> None:
+    """It raised KvUnknownFate, as only a write may."""
+    errand, job = GetErrand(b""), GetJob(b"ann")
+    errand.failed([job], FailInfo(FailCode.UNKNOWN_FATE, "the actor is closing: ask another one"), "127.0.0.1:1")
+    with pytest.raises(KvNotReady, match="the actor is closing"):
+        job.check("reading item", 1.0)
 
 
 # ---- the log

@@ -223,6 +223,8 @@ class GetErrand(Errand[GetJob]):
                 job.reason = info.text
             return
         super().failed(jobs, info, server)
+        for job in jobs:
+            job.unknown = False  # as an actor that closes says to whoever waits there: a read changes nothing
 
 
 class LockJob(KvJob):
