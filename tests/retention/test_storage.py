@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,7 @@ from waltz_ray.storage.layout import segment_ids
 from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.store import ReplicaStore
+from waltz_ray.storage.trimming import read_beginning
 from waltz_ray.storage.verify import compare_reports, verify_directory
 
 NOTHING = SpaceTable(1, {"log": Space("log", "log", 0, 1, SpaceState.READY)})
@@ -531,3 +533,43 @@ def test_copies_are_compared_wherever_they_begin() -> None:
     assert (found.verdict, [standing.first_id for standing in found.standings]) == ("ok", firsts[:2])
     (found,) = compare_reports(disk, reports, 3)
     assert "replica-0 and replica-2 differ from transaction 520 on" in found.errors
+
+
+@pytest.mark.parametrize("when", ["before it is listed", "before its index is read", "all of it"])
+def test_what_is_trimmed_while_a_running_replica_is_verified_is_no_damage(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told to be, or the whole command ended."""
+    disk = FaultyDisk()
+    store = ReplicaStore.create(disk, DIRECTORY, KEY, 1, StorageConfig(segment_size_bytes=2_000, preallocate_bytes=0))
+    log = store.partition(0)
+    log.open_session(1)
+    while log.last_id < 199:
+        log.append(1, records(log.last_id + 1, 20))
+    log.set_low_water_mark(1, 199, 199)
+    trimmed = list[int]()
+
+    def trim(mark: int) -> None:
+        if not trimmed:
+            trimmed.append(mark)
+            log.trim(mark)
+
+    def begins_late(*arguments: Any) -> Any:
+        begin = read_beginning(*arguments)
+        if when == "before it is listed":
+            trim(100)
+        elif when == "all of it":
+            trim(200)
+        return begin
+
+    def looked_at(count: int) -> None:
+        if when == "before its index is read":
+            trim(100)
+
+    monkeypatch.setattr("waltz_ray.storage.verify.read_beginning", begins_late)
+    report = verify_directory(disk, DIRECTORY, allow_running=True, progress=looked_at)
+    assert trimmed
+    assert report.damages == []
+    found = report.partitions[0]
+    assert (found.first_id, found.first_id + found.records) == (log.first_id, 200)
+    store.close()

@@ -108,9 +108,13 @@ def verify_directory(
         _verify_control(disk, image, report)
         pairs: list[_Pair] = []
         for partition_id in range(len(image.slots)):
-            if is_removed(disk, f"{directory}/{partition_id}"):
+            found = None
+            while found is None and not is_removed(disk, f"{directory}/{partition_id}"):
+                partition = _Partition(disk, image, directory, partition_id, allow_running, progress)
+                found = partition.verify()
+            if found is None:
                 continue
-            found = _Partition(disk, image, directory, partition_id, pairs, allow_running, progress).verify()
+            pairs += partition.pairs
             report.partitions[partition_id] = found
             if found.damage is not None:
                 report.damages.append(found.damage)
@@ -240,24 +244,25 @@ class _Partition:
         image: ControlImage,
         directory: str,
         partition_id: int,
-        pairs: list[_Pair],
         running: bool,
         progress: Callable[[int], None],
     ) -> None:
         self.disk, self.image, self.partition_id, self.running = disk, image, partition_id, running
         self.folder = self.path = f"{directory}/{partition_id}"  # ``path``: what is being looked at
-        self.pairs, self.progress = pairs, progress
+        self.pairs, self.progress = list[_Pair](), progress
+        self.segment_id = 0  # of what is being looked at
         self.next_id = self.records = self.bytes = self.segments = self.longest_bytes = 0
         self.digest = LogDigest()
 
-    def verify(self) -> PartitionReport:
+    def verify(self) -> PartitionReport | None:
+        """None: what was looked at was trimmed away meanwhile, by the replica that runs."""
         damage = None
         try:
             self._verify()
-        except Corruption as found:
-            damage = found
-        except OSError as error:
-            damage = _unreadable(error, self.path)
+        except (Corruption, OSError) as found:
+            if self.running and self._is_gone():
+                return None
+            damage = found if isinstance(found, Corruption) else _unreadable(found, self.path)
         counts = self.next_id - 1, self.records, self.bytes, self.segments
         first_id, longest_bytes = self.digest.first_id, self.longest_bytes
         return PartitionReport(
@@ -269,9 +274,17 @@ class _Partition:
             digest=self.digest,
         )
 
+    def _is_gone(self) -> bool:
+        try:
+            begin = read_beginning(self.disk, self.folder, self.image.cluster_key, self.partition_id)
+        except Corruption:  # which is what was found
+            return False
+        return is_removed(self.disk, self.folder) or begin.first_id > self.segment_id
+
     def _verify(self) -> None:
         begin = read_beginning(self.disk, self.folder, self.image.cluster_key, self.partition_id)
         self.next_id, self.digest = begin.first_id, LogDigest(begin.first_id)
+        self.segment_id = begin.first_id
         names = self.disk.listdir(self.folder) if self.disk.exists(self.folder) else []
         # Those below the beginning the next start removes.
         ids = [first_id for first_id in segment_ids(names) if first_id >= begin.first_id and not begin.empty]
@@ -299,6 +312,7 @@ class _Partition:
             raise Corruption(self.folder, 0, why)
 
     def _segment(self, first_id: int, newest: bool) -> None:
+        self.segment_id = first_id
         self.path = path = segment_path(self.folder, first_id)
         header = read_header(self.disk, path, self.image.cluster_key, self.partition_id, first_id)
         self._creation_time(header, path)
