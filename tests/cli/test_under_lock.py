@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -50,3 +52,28 @@ def test_a_command_whose_lock_is_lost_is_ended_where_nobody_reads_of_it(
         assert run_under(lock, ["sh", "-c", f"echo $$ > {written}; exec sleep 1000"]) == EXIT_LOST
     with pytest.raises(ProcessLookupError):
         os.kill(int(written.read_text()), 0)
+
+
+def test_who_ends_it_while_the_command_begins_ends_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It went on, and the lock, which nobody renewed, was somebody else's soon."""
+    begun: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def interrupted(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        begun.append(popen(*arguments, **options))
+        signal.raise_signal(signal.SIGTERM)
+        return begun[0]
+
+    def die(number: int, frame: object) -> None:
+        raise AssertionError("this ends the process")
+
+    before = signal.signal(signal.SIGTERM, die)
+    lock: Any = LostWhenRead(tmp_path / "never")
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    try:
+        assert run_under(lock, ["sleep", "1000"]) == 128 + signal.SIGTERM
+        assert signal.getsignal(signal.SIGTERM) is die
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        begun[0].kill()
+        begun[0].wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -42,11 +42,12 @@ def run_under(lock: KvLock, command: Sequence[str]) -> int:
 
 def _run(lock: KvLock, command: Sequence[str]) -> int:
     """KvLockLost: and so it was ended."""
-    try:
-        process = subprocess.Popen(command, env={**os.environ, CODE_VARIABLE: str(lock.code)})
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{command[0]!r} cannot be run: {getattr(error, 'strerror', error)}") from error
-    with _signals_are_its_own(process):
+    with _signals_are_its_own() as begun:
+        try:
+            process = subprocess.Popen(command, env={**os.environ, CODE_VARIABLE: str(lock.code)})
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"{command[0]!r} cannot be run: {getattr(error, 'strerror', error)}") from error
+        begun(process)
         while True:
             try:
                 return process.wait(_LOOK_S)
@@ -65,11 +66,22 @@ def _run(lock: KvLock, command: Sequence[str]) -> int:
 
 
 @contextmanager
-def _signals_are_its_own(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Who ends us means the command: the lock is had until it has ended. A terminal's Ctrl-C reaches it by itself."""
+def _signals_are_its_own() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Who ends us means the command, which is given to what this gives: the lock is had until it has ended. What comes
+    before it has begun reaches it then. A terminal's Ctrl-C reaches it by itself."""
+    own: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
+
+    def begun(process: subprocess.Popen[bytes]) -> None:
+        own.append(process)
+        for number in early:
+            process.send_signal(number)
 
     def hand_on(number: int, frame: object) -> None:
-        process.send_signal(number)
+        if own:
+            own[0].send_signal(number)
+        else:
+            early.append(number)
 
     def leave(number: int, frame: object) -> None:
         pass
@@ -79,7 +91,7 @@ def _signals_are_its_own(process: subprocess.Popen[bytes]) -> Iterator[None]:
         for number, what in ((signal.SIGTERM, hand_on), (signal.SIGHUP, hand_on), (signal.SIGINT, leave))
     }
     try:
-        yield
+        yield begun
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
