@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -19,7 +21,7 @@ from waltz_ray.cluster_directory import one_at_a_time
 from waltz_ray.deployment.file import read
 from waltz_ray.errors import InvalidInput, VersionConflict, WaltzError
 from waltz_ray.security.client_rights import read_rights
-from waltz_ray.small_files import MOST_FILE_BYTES, make_directories, others_read, read_small_file
+from waltz_ray.small_files import MOST_FILE_BYTES, alone_in, make_directories, others_read, read_small_file
 
 
 def synced_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -116,3 +118,16 @@ def test_a_token_is_on_the_disk_before_the_cluster_knows_it(tmp_path: Path, monk
     with pytest.raises(VersionConflict):
         access.token("ann", tmp_path / "again.token")
     assert [each.name for each in tmp_path.iterdir()] == ["ann.token"]
+
+
+def test_where_directories_cannot_be_locked_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(handle: int, how: int) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    error = errno.EBADF  # as NFS has it of what is not open for writing
+    with alone_in(tmp_path):
+        pass
+    error = errno.EIO
+    with pytest.raises(OSError, match="Input/output error"), alone_in(tmp_path):
+        pass

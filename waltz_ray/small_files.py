@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,6 +16,7 @@ from waltz_ray.errors import InvalidInput
 
 __all__ = [
     "MOST_FILE_BYTES",
+    "alone_in",
     "make_directories",
     "nobody_types",
     "others_read",
@@ -25,6 +28,8 @@ __all__ = [
 
 MOST_FILE_BYTES = 1 << 20
 """As much as ZooKeeper keeps in a node; none of these files comes near it. A device never ends."""
+
+_NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOTSUP)
 
 
 def read_small_file(path: str | os.PathLike[str]) -> bytes:
@@ -85,6 +90,22 @@ def make_directories(path: str | os.PathLike[str], mode: int) -> None:
             raise
     with contextlib.suppress(PermissionError):  # there are directories in which we may make something, and not look
         sync_directory(parent)
+
+
+@contextmanager
+def alone_in(directory: str | os.PathLike[str]) -> Iterator[None]:
+    """Who else does this there is waited for; ends with the process. Where a file system locks no directories, as NFS,
+    nobody waits. OSError."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        yield
+    finally:
+        os.close(handle)
 
 
 def sync_file(file: IO[Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,23 @@ def test_what_an_attempt_that_was_killed_has_left_is_replaced(tmp_path: Path) ->
     make_secret(str(tmp_path / "cluster.secret"))
     assert os.listdir(tmp_path) == ["cluster.secret"]
     key(SecretFile(str(tmp_path / "cluster.secret")))
+
+
+def test_several_clusters_that_begin_with_one_file_at_once_have_the_same(tmp_path: Path) -> None:
+    """One of them was refused: what it had just written was taken away, or given the name by another, half."""
+    path, together, made = str(tmp_path / "secret"), threading.Barrier(8), list[bool]()
+
+    def begin() -> None:
+        together.wait()
+        made.append(make_secret(path))
+
+    threads = [threading.Thread(target=begin) for _ in range(together.parties)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert sorted(made) == [False] * 7 + [True]
+    assert os.listdir(tmp_path) == ["secret"]
 
 
 def test_it_is_read_again_when_it_has_changed(tmp_path: Path) -> None:

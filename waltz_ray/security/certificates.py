@@ -6,11 +6,9 @@ For production use the authority you have: what ports are given are plain PEM fi
 from __future__ import annotations
 
 import datetime
-import fcntl
 import ipaddress
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from waltz_ray.errors import InvalidInput
-from waltz_ray.small_files import sync_directory, sync_file
+from waltz_ray.small_files import alone_in, sync_directory, sync_file
 
 __all__ = ["AUTHORITY", "SERVER", "Made", "good_until", "make_certificates"]
 
@@ -56,7 +54,7 @@ def make_certificates(directory: Path, hosts: Sequence[str], clients: Sequence[s
         raise InvalidInput(f"a client cannot be called {sorted(reserved)[0]!r}: that is the name of other files there")
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _alone(directory):
+        with alone_in(directory):
             authority = _Authority(directory, days)
             made = [authority.made]
             made.append(authority.vouch(SERVER, "server", ExtendedKeyUsageOID.SERVER_AUTH, names))
@@ -64,17 +62,6 @@ def make_certificates(directory: Path, hosts: Sequence[str], clients: Sequence[s
     except OSError as error:
         raise InvalidInput(f"no certificates can be made in {directory}: {error.strerror}") from error
     return made
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Nobody else makes certificates there; who does is waited for. OSError."""
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def good_until(path: str) -> datetime.datetime:

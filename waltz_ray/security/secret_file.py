@@ -16,7 +16,7 @@ import threading
 
 from waltz_ray.errors import SecretUnusable
 from waltz_ray.protocol.authentication import SECRET_BYTES, Secret
-from waltz_ray.small_files import sync_directory, sync_file
+from waltz_ray.small_files import alone_in, sync_directory, sync_file
 
 __all__ = ["SecretFile", "make_secret"]
 
@@ -26,19 +26,24 @@ _MOST_BYTES = 1024
 
 def make_secret(path: str) -> bool:
     """Have the file there: False if it was. SecretUnusable if it cannot be made, or what is there is none."""
+    directory = os.path.dirname(path) or "."
     try:
         if os.path.lexists(path):
             SecretFile(path).secret()
             return False
-        new = f"{path}.new"
-        if os.path.lexists(new):
-            os.unlink(new)
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(handle, "w") as file:
-            file.write(f"{_MARK}{os.urandom(SECRET_BYTES).hex()}\n")
-            sync_file(file)
-        os.rename(new, path)
-        sync_directory(os.path.dirname(path) or ".")
+        with alone_in(directory):
+            if os.path.lexists(path):  # another cluster's begin was faster, and has the same
+                SecretFile(path).secret()
+                return False
+            new = f"{path}.new"
+            if os.path.lexists(new):
+                os.unlink(new)
+            handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(handle, "w") as file:
+                file.write(f"{_MARK}{os.urandom(SECRET_BYTES).hex()}\n")
+                sync_file(file)
+            os.rename(new, path)
+            sync_directory(directory)
     except OSError as error:
         raise SecretUnusable(f"the cluster's secret cannot be written to {path}: {error.strerror}") from error
     return True
