@@ -17,7 +17,13 @@ from waltz_ray.config import ClusterConfig
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
 from waltz_ray.coordination.upgrade_store import UpgradeStore
-from waltz_ray.errors import CoordinationError, InvalidInput, StorageError
+from waltz_ray.errors import (
+    CoordinationError,
+    InvalidInput,
+    PartitionNotReady,
+    StorageError,
+    ZooKeeperUnreachable,
+)
 from waltz_ray.finding import cluster_file
 from waltz_ray.finding.cluster_file import ClusterFile
 from waltz_ray.members import Members
@@ -240,3 +246,42 @@ def test_who_interrupts_an_addition_is_told_whether_there_is_one_more(
     with pytest.raises(KeyboardInterrupt):
         of_command_line.add_server()
     assert ("server 2 has been added" in capsys.readouterr().err) is added
+
+
+def away(monkeypatch: pytest.MonkeyPatch, store: Any, method: str, times: int) -> None:
+    """The next so many calls find no ZooKeeper."""
+    call, left = getattr(store, method), [*range(times)]
+
+    def called(*arguments: Any) -> Any:
+        if left and left.pop() >= 0:
+            raise ZooKeeperUnreachable("ConnectionLoss")
+        return call(*arguments)
+
+    monkeypatch.setattr(store, method, called)
+
+
+def test_who_waits_for_what_takes_hours_waits_for_zookeeper_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltz_ray.members._POLL_S", 0.0)
+    members = OwnMembers(tmp_path)
+    away(monkeypatch, members.store.moves, "read", 2)
+    told: list[str] = []
+    members.wait_until_moved([0], told.append, 60)
+    assert told == ["ZooKeeper does not answer just now (ConnectionLoss)"]
+    away(monkeypatch, members.store.moves, "read", 100)
+    with pytest.raises(PartitionNotReady, match=r"not done after 0 s: ZooKeeper does not answer .* the same command"):
+        members.wait_until_moved([0], told.append, 0)
+
+
+def test_who_waits_for_one_more_that_was_added_is_told_so_where_zookeeper_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same command, given again because of an error that does not say so, would add another one."""
+    members = OwnMembers(tmp_path)
+    monkeypatch.setattr(of_command_line, "open_members", lambda *where: members)
+    monkeypatch.setattr(Members, "close", lambda self: None)
+    away(monkeypatch, members.store, "servers", 100)
+    with pytest.raises(PartitionNotReady, match=r"ZooKeeper does not answer just now .* it is added, and"):
+        of_command_line.add_server(timeout=0)
+    assert members.membership.servers == {0, 1, 2}

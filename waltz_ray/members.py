@@ -18,7 +18,14 @@ from waltz_ray.actors.settings import as_of, from_json
 from waltz_ray.client.application import checked_int
 from waltz_ray.client.time_limits import checked_timeout
 from waltz_ray.coordination.upgrade_store import UpgradeStore
-from waltz_ray.errors import CoordinationError, InvalidInput, NoNode, PartitionNotReady, StorageError
+from waltz_ray.errors import (
+    CoordinationError,
+    InvalidInput,
+    NoNode,
+    PartitionNotReady,
+    StorageError,
+    ZooKeeperUnreachable,
+)
 from waltz_ray.finding import cluster_file
 from waltz_ray.handle import ClusterHandle
 from waltz_ray.protocol import set_plans
@@ -27,7 +34,7 @@ from waltz_ray.protocol.placement import NodeView, place_replicas
 from waltz_ray.protocol.replica_sets import locate
 from waltz_ray.protocol.set_moves import SetReached, next_step
 
-__all__ = ["Members", "ReplicaRow", "ServerRow"]
+__all__ = ["Members", "ReplicaRow", "ServerRow", "still_waiting"]
 
 log = logging.getLogger(__name__)
 
@@ -392,7 +399,7 @@ class Members(ClusterHandle):
 
     def _wait(self, left: Callable[[], str], progress: Progress, timeout: float) -> None:
         deadline, told = time.monotonic() + checked_timeout(timeout), ""
-        while text := left():
+        while text := still_waiting(left):
             if text != told:
                 progress(text)
                 told = text
@@ -446,6 +453,14 @@ class Members(ClusterHandle):
             if p not in there:
                 raise InvalidInput(f"cluster {self.cluster!r} has no partition {p}; waltz status lists them")
         return wanted
+
+
+def still_waiting(left: Callable[[], str]) -> str:
+    """What ``left`` says; who waits for minutes, or hours, waits for a ZooKeeper that fails over, too."""
+    try:
+        return left()
+    except ZooKeeperUnreachable as error:
+        return f"ZooKeeper does not answer just now ({error})"
 
 
 def _listed(replicas: Iterable[int]) -> str:

@@ -287,8 +287,10 @@ def _telling_of_one_more(kind: str, next_number: Callable[[], int]) -> Iterator[
 
 
 def _wait(left: Callable[[], str], progress: Callable[[str], None], timeout: float) -> None:
+    from waltz_ray.members import still_waiting
+
     deadline = time.monotonic() + timeout
-    while text := left():
+    while text := still_waiting(left):
         progress(text)
         if time.monotonic() > deadline:
             raise PartitionNotReady(
