@@ -21,6 +21,7 @@ from waltz_ray.errors import (
     CoordinationError,
     InvalidInput,
     PartitionNotReady,
+    RayNotRunning,
     StorageError,
     ZooKeeperUnreachable,
 )
@@ -285,3 +286,23 @@ def test_who_waits_for_one_more_that_was_added_is_told_so_where_zookeeper_is_awa
     with pytest.raises(PartitionNotReady, match=r"ZooKeeper does not answer just now .* it is added, and"):
         of_command_line.add_server(timeout=0)
     assert members.membership.servers == {0, 1, 2}
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_whom_an_error_ends_is_told_of_one_more_that_was_added(
+    added: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where Ray's head is started again while its actor is waited for."""
+    members = OwnMembers(tmp_path)
+    monkeypatch.setattr(of_command_line, "open_members", lambda *where: members)
+    monkeypatch.setattr(Members, "close", lambda self: None)
+
+    def gone(self: Members) -> Any:
+        raise RayNotRunning("the head of the Ray at x does not answer")
+
+    monkeypatch.setattr(Members, "servers" if added else "add_server", gone)
+    with pytest.raises(RayNotRunning):
+        of_command_line.add_server()
+    told = capsys.readouterr().err
+    assert ("waltz: server 2 has been added" in told) is added
+    assert members.membership.servers == ({0, 1, 2} if added else {0, 1})

@@ -25,7 +25,7 @@ from waltz_ray.cli.common import (
 )
 from waltz_ray.cli.connecting import ZooKeeperOption
 from waltz_ray.cli.replicas import replace
-from waltz_ray.errors import PartitionNotReady
+from waltz_ray.errors import PartitionNotReady, WaltzError
 
 if TYPE_CHECKING:
     from waltz_ray.members import Members
@@ -272,14 +272,17 @@ def _listed(numbers: tuple[int, ...]) -> str:
 
 @contextmanager
 def _telling_of_one_more(kind: str, next_number: Callable[[], int]) -> Iterator[None]:
-    """The same command would add another one: who interrupts it has to know whether there is one by now."""
+    """The same command would add another one: whom something ends has to know whether there is one by now."""
     number = next_number()
     try:
         yield
-    except KeyboardInterrupt:
+    except PartitionNotReady:
+        raise  # which says so
+    except (KeyboardInterrupt, WaltzError) as error:
         if next_number() > number:
+            why = "interrupted; " if isinstance(error, KeyboardInterrupt) else ""
             typer.echo(
-                f"waltz: interrupted; {kind} {number} has been added, and is being started: see waltz {kind} list; the "
+                f"waltz: {why}{kind} {number} has been added, and is being started: see waltz {kind} list; the "
                 f"same command would add another one, and without waltz {kind} drain and remove it stays",
                 err=True,
             )
