@@ -171,6 +171,16 @@ def test_bad_records_are_left_out_by_name_if_asked(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "waltz: record 2 is longer than 100 bytes; it is left out\n"
 
 
+def test_what_comes_is_appended_where_nobody_reads_of_the_bad_ones_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as nobody:
+        monkeypatch.setattr("sys.stderr", nobody)
+        work = produced(log, Production(0, skip_bad=True), b"a\n" + b"x" * 101 + b"\nb\n")
+    assert (work.skipped, [data for data, _ in log.partitions[0]]) == (1, [b"a", b"b"])
+
+
 def test_an_error_says_how_many_are_in_the_log() -> None:
     log = Log(most=3)
     with pytest.raises(AppendFailed, match=r"the disks are full; 3 records are in the log$"):

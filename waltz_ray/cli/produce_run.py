@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import typer
 
-from waltz_ray.cli.common import print_data
+from waltz_ray.cli.common import print_data, tell
 from waltz_ray.cli.connecting import open_client
 from waltz_ray.cli.load_progress import LoadProgress
 from waltz_ray.cli.produce_records import BadRecord, Piece, Record, from_jsonl, keyed, pieces
@@ -84,7 +84,7 @@ class ProduceWork:
                     self._checked(stdin)
         except KeyboardInterrupt:
             self.sender.abandon(_LAST_FATES_S)
-            print(f"waltz: interrupted: {self._how_far()}", file=sys.stderr)
+            tell(f"waltz: interrupted: {self._how_far()}")
             raise
         except BadRecord:
             raise
@@ -126,7 +126,7 @@ class ProduceWork:
                 if not self.job.skip_bad:
                     raise
                 self.skipped += 1
-                print(f"waltz: {error}; it is left out", file=sys.stderr)
+                tell(f"waltz: {error}; it is left out")
         return sorted_out
 
     def _record(self, number: int, data: bytes | None) -> Record:
