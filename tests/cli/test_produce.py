@@ -198,24 +198,37 @@ def test_stdin_that_finds_no_room_is_not_taken_for_output(monkeypatch: pytest.Mo
 
 
 class Terminal(io.BytesIO):
-    """Gives two lines, then somebody presses Ctrl-C."""
+    """Gives two lines, then somebody presses Ctrl-C, or ends the process."""
 
     given = False
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__()
+        self._number = number
 
     def read1(self, size: int | None = -1) -> bytes:
         if not self.given:
             self.given = True
             return b"one\ntwo\n"
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), self._number)
         raise AssertionError("the signal was not seen")
 
 
-def test_ctrl_c_says_how_many_are_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
-    log, before = Log(), signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        produced(log, Production(0, skip_bad=True), Terminal())
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_ends_it_is_told_how_many_are_in_the_log(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def die(number: int, frame: object) -> None:
+        raise AssertionError("this ends the process, whatever is on its way")
+
+    before = signal.signal(number, die)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            produced(Log(), Production(0, skip_bad=True), Terminal(number))
+        assert signal.getsignal(number) is die
+    finally:
+        signal.signal(number, before)
     assert capsys.readouterr().err == "waltz: interrupted: 2 records are in the log\n"
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_the_summary_is_the_log(capsys: pytest.CaptureFixture[str]) -> None:

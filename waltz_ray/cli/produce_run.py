@@ -153,7 +153,8 @@ class ProduceWork:
 
     @contextmanager
     def _ctrl_c(self) -> Iterator[None]:
-        """While input is awaited Ctrl-C hits at once, else between two pieces; a second one wherever this is."""
+        """While input is awaited Ctrl-C hits at once, else between two pieces; a second one wherever this is. So does
+        SIGTERM, by which services are stopped: what was read from a pipe is nowhere else."""
         self._pressed = False
 
         def on_signal(number: int, frame: object) -> None:
@@ -161,11 +162,12 @@ class ProduceWork:
                 raise KeyboardInterrupt
             self._pressed = True
 
-        before = signal.signal(signal.SIGINT, on_signal)
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _check(self) -> None:
         if self._pressed:
