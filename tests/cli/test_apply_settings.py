@@ -83,7 +83,7 @@ def test_tls_comes_and_goes_under_load(life: Deployed) -> None:
     make_certificates(files, ["127.0.0.1"], [], 30)
     own = {"tls_certificate": str(files / "server.pem"), "tls_key": str(files / "server.key")}
     authority = str(files / "authority.pem")
-    before, load = pids(life.status()), Load(life)
+    before, load = pids(life), Load(life)
     with kv.connect("applied", directory=str(life.directory)) as items:
         items.set("plain", 1)
 
@@ -96,11 +96,11 @@ def test_tls_comes_and_goes_under_load(life: Deployed) -> None:
     planned = life.apply("--dry-run")["changes"]
     assert {each["verb"] for each in planned} == {"change"}
     assert "storage.tls_only" in {each["what"] for each in planned}
-    assert pids(life.status()) == before
+    assert pids(life) == before
 
     command = [sys.executable, "-m", "waltz_ray", "apply", "--config", life.path]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as applying:
-        until(lambda: pids(life.status())["server/0"] != before["server/0"], "the first is another one", 120)
+        until(lambda: pids(life)["server/0"] != before["server/0"], "the first is another one", 120)
         applying.send_signal(signal.SIGINT)
         applying.communicate(timeout=60)
         assert applying.returncode == 130

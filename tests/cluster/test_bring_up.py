@@ -23,6 +23,7 @@ from waltz_ray.config import ClusterConfig, HttpConfig, KvConfig, ServerConfig, 
 from waltz_ray.coordination.cluster_store import ClusterStore
 from waltz_ray.coordination.layer_store import LayerStore
 from waltz_ray.coordination.memory import MemoryZooKeeper, MemoryZooKeeperServer
+from waltz_ray.coordination.space_store import SpaceStore
 from waltz_ray.errors import (
     ClusterMismatch,
     ClusterNotFound,
@@ -347,6 +348,24 @@ def test_a_space_of_a_layer_that_was_deleted_keeps_no_cluster_from_coming_up(
         client.set(node, data.replace(b'"making"', b'"gone"'), version)
     assert recording.with_layers(known, config) == (2, 1)
     assert [space.name for space in store.spaces.table().present()] == [name for name in before if name != deleted]
+
+
+def test_a_space_of_a_layer_that_another_has_just_made_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where two ``waltz apply`` begin the same actors."""
+    server = MemoryZooKeeperServer()
+    monkeypatch.setattr(recording, "KazooZooKeeper", lambda hosts: server.client())
+    config = ClusterConfig("c", "/d", 1, 3, 1, kv=KvConfig(actors=2), topics=TopicConfig(actors=1))
+    store = ClusterStore(server.client(), "c")
+    store.initialize(1, range(3), to_json(Settings(config, {})))
+    create = SpaceStore.create
+
+    def create_too_late(spaces: SpaceStore, *given: Any) -> Any:
+        create(spaces, *given)
+        return create(spaces, *given)
+
+    monkeypatch.setattr(SpaceStore, "create", create_too_late)
+    assert recording.with_layers(ClusterFile("c", "/d", 1, 3, 1, zookeeper="h:1"), config) == (2, 1)
+    assert [space.name for space in store.spaces.table().present()] == ["log", "kv", "topic-offsets"]
 
 
 def test_a_directory_whose_cluster_file_is_lost_gets_no_second_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
