@@ -304,6 +304,28 @@ async def test_strangers_with_half_frames_share_what_is_kept_and_keep_nobody_out
     assert not any(door.connection._greeted.unfinished for door in (*strangers, client))
 
 
+@in_loop
+async def test_what_all_who_take_nothing_have_together_is_bounded_and_who_reads_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each alone has 8 MiB waiting for it; there may be a thousand."""
+    monkeypatch.setattr("waltz_ray.actors.server._UNTAKEN_BYTES", 24 << 20)
+    server = large()
+    strangers = [Door(server, address=f"10.0.0.{n}", taking=False).greet() for n in range(8)]
+    for stranger in strangers:
+        stranger.send(mount_5(credit=1 << 60))
+        await quiet(server)
+    waiting = [stranger for stranger in strangers if not stranger.wire.ended]
+    assert sum(stranger.wire.unsent for stranger in waiting) <= 2 * (24 << 20)
+    assert 2 <= len(waiting) < 8
+    assert "nor have others what they were sent" in caplog.text
+    reader = Door(server).greet()
+    reader.send(mount_5(credit=1 << 60))
+    await quiet(server)
+    assert not reader.wire.ended
+    assert len(reader.wire.written) > 30 << 20, "all of it"
+
+
 # ---- strangers ---------------------------------------------------------------------------------------------------
 
 

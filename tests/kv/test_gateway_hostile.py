@@ -9,6 +9,7 @@ import struct
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -268,6 +269,29 @@ def test_late_replies_for_who_takes_nothing_are_small() -> None:
         found = Counter(reply.opcode for reply in replies)
         assert found[2125] < 30
         assert {code_of(reply.payload) for reply in replies if reply.opcode == 3} == {FailCode.TOO_MANY}
+
+
+def test_what_all_who_take_nothing_have_together_is_bounded_and_who_reads_goes_on() -> None:
+    """Each alone may have 64 MiB; of one address there may be 2,048."""
+    limits = GatewayLimits(untaken_bytes=4_000_000, untaken_ms=0)
+    with RunningGateway(limits=limits) as running, ExitStack() as stack:
+        node, peers = running.node, [stack.enter_context(Peer(running.port)) for _ in range(8)]
+        assert peers[0].ask(2020, set_string(b"large", bytes(300_000))).opcode == 1
+        node.holds = True
+        get = struct.pack(">II", 0, fnv(b"large"))
+        for peer in peers:
+            peer.socket.sendall(b"".join(HEADER.pack(2120, 0, i, 8) + get for i in range(50)))
+        running.until(lambda: len(node.held) == 8 * 50)
+        running.call(node.let_go)
+        node.holds = False
+        connections = running.gateway._shared.connections
+        assert sum(running.call(lambda: [each.unsent_bytes for each in connections.values()])) < 6_000_000
+        with Peer(running.port) as reader:
+            for _ in range(5):
+                assert reader.ask(2120, get).opcode == 2125
+        for peer in peers:
+            found = Counter(reply.opcode for reply in peer.messages(50))
+            assert set(found) == {2125, 3}, "each has a reply for each of its commands"
 
 
 def test_an_answer_that_is_too_long_for_a_frame_is_refused() -> None:

@@ -105,6 +105,33 @@ def test_who_takes_none_of_his_long_replies_is_closed_and_others_are_not() -> No
     asyncio.run(run())
 
 
+def test_what_all_who_take_nothing_have_together_is_bounded_and_who_reads_goes_on() -> None:
+    """Each alone may have 128 MiB; of one address there may be 2,048."""
+
+    async def run() -> None:
+        async with a_port(TopicPortLimits(untaken_bytes=8 << 20)) as (gateway, behind, port):
+            other = await ForeignClient.open(port)
+            behind.held = True
+            slow = [await ForeignClient.open(port) for _ in range(8)]
+            for each in slow:
+                assert isinstance(each.writer.transport, asyncio.Transport)
+                each.writer.transport.pause_reading()
+                for _ in range(32):
+                    each.send(3, {1: b"a"})
+            await until(lambda: len(behind.waiting) == 8 * 32)
+            most = 0
+            for answer in behind.waiting:
+                answer(CloseResponseM2P(True, 200, "x" * (1 << 20)))
+                most = max(most, sum(each.unsent_bytes for each in gateway._shared.connections))
+            assert 4 << 20 < most < 18 << 20
+            behind.held = False
+            assert (await close(other)).code == 200
+            for each in (*slow, other):
+                await each.close()
+
+    asyncio.run(run())
+
+
 def test_one_byte_at_a_time_is_a_frame_like_another() -> None:
     async def run() -> None:
         async with a_port() as (_, behind, port):

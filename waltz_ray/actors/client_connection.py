@@ -44,6 +44,7 @@ __all__ = ["ClientChannel", "ClientConnection"]
 
 _OF_SERVERS = {row.number: row.cls.__name__ for row in CLIENT_TABLE.rows.values() if not is_of_clients(row.cls)}
 _LEAST_UNSENT_BYTES = 1024 * 1024  # so much waits for everybody now and then
+_SMALL_FRAME = 1024  # an ack, which is not counted
 _UNSENT_BYTES = 8 * 1024 * 1024  # at this the feed and the answers wait for the peer to take some
 
 
@@ -205,11 +206,15 @@ class ClientConnection(ClientPeer, GreetedStream):
 
     def send_frame(self, frame: bytes) -> None:
         """Queue one frame, of whichever client it is."""
-        if self.unsent_bytes <= self._most_unsent_bytes:
+        had_bytes = self.unsent_bytes
+        if had_bytes <= self._most_unsent_bytes:
             self._one_frame_bytes = len(frame)  # beside that, or a record that is longer could be sent to nobody
         self.send_bytes(frame)
         if self.unsent_bytes > self._most_unsent_bytes + self._one_frame_bytes:
             self.abort(f"the client has not taken {self.unsent_bytes} bytes")
+        elif len(frame) > _SMALL_FRAME and not self._server.untaken.allows(len(frame), had_bytes):
+            if self._cause is None:  # else it has been given up, and is told so soon
+                self.give_up(f"it has not taken {had_bytes} bytes, nor have others what they were sent")
 
     def deliver(self, message: ServerMessage) -> None:
         """What a partition's machine tells this client."""

@@ -36,6 +36,7 @@ from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.listener import LoopListener, listen
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.tls import ServerTls
+from waltz_ray.net.untaken import Untaken
 from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.partition.events import Assigned, TrimMarkRaised, Unassigned
 from waltz_ray.protocol.partition.machine import Partition
@@ -60,6 +61,7 @@ MOST_LAGS = 16
 """Of a partition's subscribers, in a status."""
 
 _HALF_FRAMES_BYTES = 256 * 1024 * 1024  # four of the longest
+_UNTAKEN_BYTES = 1024 * 1024 * 1024  # as much as 128 subscribers that take nothing are sent
 
 
 def _wall_clock_ms() -> int:
@@ -111,6 +113,7 @@ class Server:
         """Those that have said HELLO, and the channels of them, by their number."""
         self.limit = ConnectionLimit(f"server {server_id}", config.connections, config.connections_per_peer)
         self.half_frames = HalfFrames(_HALF_FRAMES_BYTES, config.client_stall_ms)
+        self.untaken = Untaken(_UNTAKEN_BYTES, self._streams)
         self._last_connection_id = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: LoopListener | None = None
@@ -295,6 +298,9 @@ class Server:
     def new_connection(self) -> ClientConnection:
         """A protocol object for one more client, over TCP or over a channel of the actor-handle transport."""
         return ClientConnection(self.next_connection_id(), self)
+
+    def _streams(self) -> list[ClientConnection]:
+        return [each for each in self.connections.values() if isinstance(each, ClientConnection)]
 
     def next_connection_id(self) -> int:
         """The number of one more client, as partitions know it."""

@@ -46,6 +46,7 @@ from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.room import Room
 from waltz_ray.net.stream import Patience
+from waltz_ray.net.untaken import Untaken
 
 __all__ = ["KvConnection", "PortState"]
 
@@ -84,6 +85,7 @@ class PortState:
         self.counts = GatewayCounts()
         self.connections: dict[int, KvConnection] = {}
         """Those that are open, by their number."""
+        self.untaken = Untaken(limits.untaken_bytes, self.connections.values)
         self.none_left = asyncio.Event()
         """Set when the last of them goes."""
         self._last_message_id = 0
@@ -279,11 +281,19 @@ class KvConnection(BackloggedStream[KvFrame, KvFrame]):
             frame = encode_reply(opcode, message_id, reply, self._limits.frame_bytes)
         except InvalidInput as error:
             frame = encode_reply(opcode, message_id, FailInfo(FailCode.TOO_LONG, str(error)))
-        if len(frame) > _SMALL_REPLY and self.unsent_bytes > self._limits.unsent_bytes:
+        if len(frame) > _SMALL_REPLY and (why := self._why_not_now(len(frame))):
             self._counts.no_room += 1
-            text = f"{self.unsent_bytes} bytes of replies have not been taken; take them, then ask again"
-            frame = encode_reply(opcode, message_id, FailInfo(FailCode.TOO_MANY, text))
+            frame = encode_reply(opcode, message_id, FailInfo(FailCode.TOO_MANY, why))
         self.send_bytes(frame)
+
+    def _why_not_now(self, size: int) -> str:
+        """Why it is sent no reply of this size; empty: it is."""
+        unsent_bytes = self.unsent_bytes
+        if unsent_bytes > self._limits.unsent_bytes:
+            return f"{unsent_bytes} bytes of replies have not been taken; take them, then ask again"
+        if not self._shared.untaken.allows(size, unsent_bytes + size):
+            return "clients of this port do not take what they ask for, and there is no room for more; ask again"
+        return ""
 
     def tell(self, frames: list[tuple[int, int, bytes]]) -> None:
         """What has changed, to who said hello: (message ID, opcode, frame). Who takes nothing hears it all later."""

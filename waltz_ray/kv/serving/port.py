@@ -77,6 +77,8 @@ class GatewayLimits:
     """Unsent to one connection: at so many nothing more is read from it."""
     unsent_bytes: int = 64 * 1024 * 1024
     """Unsent to one connection: beyond so many a reply of more than 1 KiB becomes failinfo(TOO_MANY)."""
+    untaken_bytes: int = 1024 * 1024 * 1024
+    """Unsent to all connections: beyond so many such a reply to one that has more than its share becomes the same."""
     first_ms: int = 30_000
     """Until a connection has sent its first whole frame."""
     untaken_ms: int = 60_000

@@ -19,6 +19,7 @@ from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.outgoing import Outgoing
 from waltz_ray.net.room import Room
 from waltz_ray.net.stream import Patience
+from waltz_ray.net.untaken import Untaken
 from waltz_ray.topics.codes import RpcMethod, TopicCode
 from waltz_ray.topics.framing import HELD_FREELY, TopicFrame, TopicFramer, encode_frame
 from waltz_ray.topics.messages import ClusterMeantRequest, ClusterMeantResponse, UnknownMethod
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _NUMBERS = itertools.count(1)  # of all ports: those of a port rise
 _ANOTHER = ClusterMeantResponse(False, TopicCode.MOVED, "another cluster is served here, and not the one that is meant")
+_SMALL_REPLY = 1024  # of which there may be as many as there are requests: they are not counted
 _REQUEST_BYTES = 512  # of one that waits, besides its message
 
 
@@ -58,6 +60,7 @@ class TopicPortState:
         self.counts = TopicPortCounts()
         self.connections: set[TopicConnection] = set()
         """Those that are open."""
+        self.untaken = Untaken(limits.untaken_bytes, lambda: self.connections)
         self.none_left = asyncio.Event()
         """Set when the last of them goes."""
 
@@ -182,8 +185,14 @@ class TopicConnection(BackloggedStream[TopicFrame, Arrived]):
         except InvalidInput as error:
             log.error("the reply to a request of method %d cannot be sent: %s", method, error)
             frame = encode_frame(serial, encode_reply(FaultName.OVERFLOW.fault(str(error))))
+        had_bytes = self.unsent_bytes
         self.send_bytes(frame)
-        if self.unsent_bytes > self._limits.unsent_bytes and not self._leaving:  # no reply is left out: it is lost so
+        if self._leaving:
+            return
+        too_much = self.unsent_bytes > self._limits.unsent_bytes
+        if len(frame) > _SMALL_REPLY and not too_much:
+            too_much = not self._shared.untaken.allows(len(frame), had_bytes)
+        if too_much:  # no reply is left out: it is lost so
             self._leaving = True
             self.give_up(f"it has not taken {self.unsent_bytes} bytes of what it has asked for")
 

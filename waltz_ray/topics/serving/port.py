@@ -49,6 +49,8 @@ class TopicPortLimits:
     """Unsent to one connection: at so many nothing more is read from it."""
     unsent_bytes: int = 128 * 1024 * 1024
     """The same, of what was asked before: beyond so many it is closed."""
+    untaken_bytes: int = 1024 * 1024 * 1024
+    """Unsent to all connections: beyond so many one that has more than its share is closed when it is sent more."""
     first_ms: int = 30_000
     """Until a connection has sent its first whole frame."""
     untaken_ms: int = 60_000
