@@ -190,7 +190,7 @@ def test_the_commands(cluster: ManagedCluster, tmp_path: Path, capsys: pytest.Ca
             "terminal on which to ask, so say it with --yes\n",
         ),
         (("delete", "log", "--confirm", "log"), "the one every cluster has; it cannot be deleted"),
-        (("create", "users", "--partitions", "1"), "is there already; take another name"),
+        (("create", "users", "--partitions", "1"), "is there already (log, 2 partitions, ready); take another name"),
         (("set", "users", "retention_ms"), "a setting is given as name=number, or name=none to take it away"),
         (("describe", "nobody"), "has no space 'nobody'; it has: log,"),
     ):

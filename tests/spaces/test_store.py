@@ -70,7 +70,7 @@ def test_a_cluster_from_before_there_were_spaces_has_one_and_gets_another() -> N
         (lambda s: s.create("", 1), InvalidInput, "cannot name a space"),
         (lambda s: s.create("a/b", 1), InvalidInput, "cannot name a space"),
         (lambda s: s.create("x" * 65, 1), InvalidInput, "cannot name a space"),
-        (lambda s: s.create("log", 1), InvalidInput, "space 'log' of cluster 'c' is there already; take another name"),
+        (lambda s: s.create("log", 1), InvalidInput, "'c' is there already .log, 2 partitions, ready.; take another"),
         (lambda s: s.create("old", 1), InvalidInput, "was deleted, and its name is not used again"),
         (lambda s: s.create("a", 0), InvalidInput, "a space needs at least one partition, not 0"),
         (lambda s: s.create("a", True), InvalidInput, "a space needs at least one partition, not True"),

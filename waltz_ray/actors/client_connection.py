@@ -212,9 +212,10 @@ class ClientConnection(ClientPeer, GreetedStream):
         self.send_bytes(frame)
         if self.unsent_bytes > self._most_unsent_bytes + self._one_frame_bytes:
             self.abort(f"the client has not taken {self.unsent_bytes} bytes")
-        elif len(frame) > _SMALL_FRAME and not self._server.untaken.allows(len(frame), had_bytes):
-            if self._cause is None:  # else it has been given up, and is told so soon
-                self.give_up(f"it has not taken {had_bytes} bytes, nor have others what they were sent")
+        elif self._cause is not None or len(frame) <= _SMALL_FRAME:
+            return
+        elif not self._server.untaken.allows(len(frame), had_bytes):
+            self.give_up(f"it has not taken {had_bytes} bytes, nor have others what they were sent")
 
     def deliver(self, message: ServerMessage) -> None:
         """What a partition's machine tells this client."""

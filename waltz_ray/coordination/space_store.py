@@ -203,8 +203,10 @@ class SpaceStore:
         there = table.spaces.get(name)
         if there is not None:
             gone = there.state is SpaceState.GONE
-            why = "was deleted, and its name is not used again" if gone else "is there already"
-            raise InvalidInput(f"space {name!r} of cluster {self._cluster!r} {why}; take another name")
+            as_it_is = f"{there.kind}, {there.count} partitions, {there.state.value}"
+            why = "was deleted, and its name is not used again" if gone else f"is there already ({as_it_is})"
+            what = "" if gone else ", or use that one: waltz space describe tells whether it is ready"
+            raise InvalidInput(f"space {name!r} of cluster {self._cluster!r} {why}; take another name{what}")
 
     def _check_room(self, info: ClusterInfo, count: int) -> None:
         most = most_partitions(info.replication)
