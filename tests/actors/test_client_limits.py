@@ -208,6 +208,27 @@ async def test_only_some_of_many_requests_are_under_way(
 
 
 @pytest.mark.usefixtures("whole_turns")
+@in_loop
+async def test_answers_for_all_connections_together_are_few_at_one_time_and_all_are_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each alone has 16 MiB under way; there may be a thousand. One that goes meanwhile keeps nobody waiting."""
+    monkeypatch.setattr("waltz_ray.actors.server._ANSWERING_BYTES", 20 << 20)
+    server = bench_server(bench=open_with(10))
+    reader = Reader(server, monkeypatch)
+    doors = [Door(server, address=f"10.0.0.{n}").greet() for n in range(10)]
+    for door in doors:
+        door.send(*[DataRangeRequest(n, 0, 0, 10, 4 << 20) for n in range(8)])
+    await asyncio.sleep(0)
+    assert reader.under_way == 5
+    doors.pop().wire.abort()
+    reader.go.set()
+    await until(lambda: all(len(door.told()) == 8 for door in doors))
+    assert reader.most == 5
+    assert server.answering.used == 0
+
+
+@pytest.mark.usefixtures("whole_turns")
 @pytest.mark.parametrize(("transactions", "most"), [(1 << 40, 2), (100, 64)])
 @in_loop
 async def test_answers_of_many_times_are_few_at_one_time(

@@ -107,10 +107,15 @@ class Answers:
         self._begin()
 
     def _begin(self) -> None:
+        if self._connection.ended:
+            self._waiting.clear()
         while self._waiting and not self._paused:
             size_bytes = _answer_bytes(self._waiting[0])
             full = self._under_way == _AT_ONCE or self._under_way_bytes + size_bytes > _AT_ONCE_BYTES
             if self._under_way and full:
+                break
+            if not self._server.answering.fits(size_bytes):
+                self._server.answering.waiting[self._begin] = None
                 break
             self._under_way += 1
             self._under_way_bytes += size_bytes
@@ -127,6 +132,7 @@ class Answers:
         finally:
             self._under_way -= 1
             self._under_way_bytes -= size_bytes
+            self._server.answering.give(size_bytes)
             if not self._connection.ended:
                 self._begin()
 

@@ -35,6 +35,7 @@ from waltz_ray.net.half_frames import HalfFrames
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.listener import LoopListener, listen
 from waltz_ray.net.outgoing import Outgoing
+from waltz_ray.net.room import Room
 from waltz_ray.net.tls import ServerTls
 from waltz_ray.net.untaken import Untaken
 from waltz_ray.protocol.ids import Endpoint
@@ -61,6 +62,7 @@ MOST_LAGS = 16
 """Of a partition's subscribers, in a status."""
 
 _HALF_FRAMES_BYTES = 256 * 1024 * 1024  # four of the longest
+_ANSWERING_BYTES = 256 * 1024 * 1024  # of answers that are being read for clients
 _UNTAKEN_BYTES = 1024 * 1024 * 1024  # as much as 128 subscribers that take nothing are sent
 
 
@@ -113,6 +115,7 @@ class Server:
         """Those that have said HELLO, and the channels of them, by their number."""
         self.limit = ConnectionLimit(f"server {server_id}", config.connections, config.connections_per_peer)
         self.half_frames = HalfFrames(_HALF_FRAMES_BYTES, config.client_stall_ms)
+        self.answering = Room(_ANSWERING_BYTES)
         self.untaken = Untaken(_UNTAKEN_BYTES, self._streams)
         self._last_connection_id = 0
         self._tasks: set[asyncio.Task[None]] = set()
