@@ -33,6 +33,7 @@ from waltz_bench.smoke_rosters import RosterWatch
 from waltz_ray.config import ServerConfig
 from waltz_ray.coordination.embedded import EmbeddedZooKeeper
 from waltz_ray.errors import DataUnavailable
+from waltz_ray.runtime.status import known_marks
 
 __all__ = ["RuleBroken", "SmokeOptions", "check_files", "chosen_faults", "smoke"]
 
@@ -184,8 +185,7 @@ def _marks(waltz: Waltz) -> list[int]:
     """The high-water mark of each partition, as its server says. DataUnavailable if one has none for long."""
     until_s = perf_counter() + READY_S
     while True:
-        servers = waltz.status().servers.values()
-        marks = {p: served.high_water_mark for server in servers for p, served in server.partitions.items()}
+        marks = known_marks(waltz.status().servers.values())
         if all(p in marks for p in range(_PARTITIONS)):
             return [marks[p] for p in range(_PARTITIONS)]
         if perf_counter() > until_s:

@@ -38,6 +38,7 @@ from waltz_ray.runtime.status import (
     ZooKeeperStatus,
     ZooKeeperView,
     cursors_behind,
+    known_marks,
     to_json,
 )
 
@@ -209,3 +210,13 @@ def test_where_a_log_ends_is_not_known_before_it_is_open() -> None:
     servers = {1: ServerStatus(state=ActorState.SERVING, partitions={0: opening})}
     (found,) = cursors_behind([cursor], [Space("log", "log", 0, 2, SpaceState.READY)], servers)
     assert found.lag is None, "it would be said to have read everything"
+
+
+def test_while_a_partition_moves_the_mark_is_that_of_whoever_knows_more() -> None:
+    """Whose it was tells an old one for a moment; whose it is knows none before its session is open."""
+    old, new = replace(SERVED, high_water_mark=6), replace(SERVED, generation=5, high_water_mark=7)
+    opening = replace(SERVED, state=Readiness.NOT_READY, stage=Stage.OPENING, session=None, high_water_mark=-1)
+    for partitions in ([old, new], [new, old], [new, opening], [opening, old, new]):
+        servers = [ServerStatus(state=ActorState.SERVING, partitions={0: each}) for each in partitions]
+        assert known_marks(servers) == {0: 7}
+    assert known_marks([ServerStatus(state=ActorState.SERVING, partitions={0: opening})]) == {}

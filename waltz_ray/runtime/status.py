@@ -52,6 +52,7 @@ __all__ = [
     "ZooKeeperStatus",
     "ZooKeeperView",
     "cursors_behind",
+    "known_marks",
     "to_json",
 ]
 
@@ -567,15 +568,24 @@ class ClusterStatus(_Travels):
         return max((each.mask for each in said), default=0xF) + 1 - sum(each.primaries for each in said)
 
 
+def known_marks(servers: Iterable[ServerStatus]) -> dict[int, int]:
+    """By partition the ID of the last committed transaction, -1 = none, where a server knows it.
+
+    While a partition moves two have it, and what one of them knows may be old.
+    """
+    marks: dict[int, int] = {}
+    for server in servers:
+        for number, served in server.partitions.items():
+            if served.known_mark is not None:
+                marks[number] = max(served.known_mark, marks.get(number, -1))
+    return marks
+
+
 def cursors_behind(
     cursors: Sequence[CursorStatus], spaces: Iterable[Space], servers: Mapping[int, ServerStatus]
 ) -> tuple[CursorStatus, ...]:
     """``cursors`` with their lags, by the high-water marks of the servers that have answered."""
-    marks: dict[int, int] = {}
-    for server in servers.values():
-        for number, served in server.partitions.items():
-            if served.known_mark is not None:
-                marks[number] = max(served.known_mark, marks.get(number, -1))  # two of them during a move
+    marks = known_marks(servers.values())
     firsts = {space.name: space.first for space in spaces}
     return tuple(
         each.behind({p: marks.get(firsts[each.space] + p) for p in each.positions})
