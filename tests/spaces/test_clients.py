@@ -27,6 +27,7 @@ class Marks(Callbacks):
         self.applied: list[tuple[int, int, bytes]] = []
         self.asked: list[int] = []
         self.failed: list[BaseException] = []
+        self.told = threading.Event()
 
     def client_high_water_mark(self, partition_id: int) -> int:
         self.asked.append(partition_id)
@@ -38,6 +39,7 @@ class Marks(Callbacks):
 
     def uncaught_exception(self, partition_id: int, transaction_id: int, error: BaseException) -> None:
         self.failed.append(error)
+        self.told.set()
 
 
 class Put(TransactionContext):
@@ -147,6 +149,7 @@ def test_clients_of_a_deleted_space_are_told_so_once_and_for_all(cluster: InMemo
             with pytest.raises(SpaceGone, match="with all its records; names are not used again") as told:
                 ask()
             assert not told.value.retriable
+        assert callbacks.told.wait(10)
         assert isinstance(callbacks.failed[0], SpaceGone)
     with pytest.raises(SpaceGone):
         cluster.connect(space="orders")
