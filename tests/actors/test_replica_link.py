@@ -13,6 +13,7 @@ import pytest
 
 from tests.actors.bench_server import records_of
 from tests.actors.listening import Listening
+from tests.net.late_timeout import cancelled_as_time_is_over
 from tests.security.keys import SECRET, SilentReplica, doorkeeper, keyring
 from waltz_ray import compat
 from waltz_ray.actors.replica_endpoint import ReplicaEndpoint
@@ -178,18 +179,6 @@ def test_a_full_disk_under_many_partitions_does_not_fill_a_servers_log(caplog: p
 def test_a_link_ends_that_is_closed_in_the_turn_in_which_a_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python 3.10 then tells it of the time only (``compat.timeout``)."""
 
-    told: list[float | None] = []
-
-    @asynccontextmanager
-    async def over(delay: float | None) -> AsyncIterator[None]:
-        try:
-            yield
-        except asyncio.CancelledError:
-            if told:
-                raise
-            told.append(delay)
-            raise TimeoutError from None
-
     async def run() -> None:
         link = ReplicaLink(
             0, uuid.uuid4(), ServerConfig(), Listening(lambda _, event: None, 0), Outgoing(), Pool(1), keyring()
@@ -197,7 +186,7 @@ def test_a_link_ends_that_is_closed_in_the_turn_in_which_a_time_is_over(monkeypa
         await asyncio.sleep(0)  # it waits
         await link.close()
 
-    monkeypatch.setattr(compat, "timeout", over)
+    told = cancelled_as_time_is_over(monkeypatch)
     asyncio.run(asyncio.wait_for(run(), 5))
     assert len(told) == 1
 

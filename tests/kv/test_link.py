@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.net.late_timeout import cancelled_as_time_is_over
 from waltz_ray import compat
 from waltz_ray.kv.client import link as module
 from waltz_ray.kv.client.link import KvLink, KvPeer, Missed
@@ -107,17 +107,6 @@ def test_an_actor_that_takes_a_long_command_by_and_by_is_not_given_up(
 
 def test_a_peer_ends_that_is_stopped_in_the_turn_in_which_a_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python 3.10 then tells it of the time only (``compat.timeout``): whoever closed the client waited for ever."""
-    told: list[float | None] = []
-
-    @asynccontextmanager
-    async def over(delay: float | None) -> AsyncIterator[None]:
-        try:
-            yield
-        except asyncio.CancelledError:
-            if told:
-                raise
-            told.append(delay)
-            raise TimeoutError from None
 
     async def run() -> None:
         listening = socket.create_server(("127.0.0.1", 0))  # who accepts, and never answers
@@ -126,6 +115,6 @@ def test_a_peer_ends_that_is_stopped_in_the_turn_in_which_a_time_is_over(monkeyp
         await peer.stop()
         listening.close()
 
-    monkeypatch.setattr(compat, "timeout", over)
+    told = cancelled_as_time_is_over(monkeypatch)
     asyncio.run(asyncio.wait_for(run(), 5))
     assert len(told) == 1
