@@ -278,12 +278,10 @@ def with_layers(known: ClusterFile, config: ClusterConfig) -> tuple[int, int]:
 
 
 def _made_once(spaces: SpaceStore, name: str, partitions: int | None) -> None:
-    if name in spaces.table().spaces:
-        return
     try:
         spaces.create(name, partitions, "kv")
     except InvalidInput:
-        if name not in spaces.table().spaces:  # else somebody else was faster
+        if name not in spaces.table().spaces:  # else it was there, or somebody else was faster
             raise
 
 

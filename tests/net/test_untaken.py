@@ -33,9 +33,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_however_many_take_nothing_it_is_not_much_more_than_once_and_a_share_of_it(count: int) -> None:
     peers = [Peer() for _ in range(count)]
     shared = Untaken(1_000_000, lambda: peers)
-    for _ in range(2000):
+    for _ in range(1000):
         for peer in peers:
-            send(shared, peer, 1000)
+            send(shared, peer, 2000)
     assert 900_000 < sum(peer.unsent_bytes for peer in peers) <= 2_000_000 + 1000 * count
 
 

@@ -44,7 +44,6 @@ __all__ = ["ClientChannel", "ClientConnection"]
 
 _OF_SERVERS = {row.number: row.cls.__name__ for row in CLIENT_TABLE.rows.values() if not is_of_clients(row.cls)}
 _LEAST_UNSENT_BYTES = 1024 * 1024  # so much waits for everybody now and then
-_SMALL_FRAME = 1024  # an ack, which is not counted
 _UNSENT_BYTES = 8 * 1024 * 1024  # at this the feed and the answers wait for the peer to take some
 
 
@@ -212,9 +211,7 @@ class ClientConnection(ClientPeer, GreetedStream):
         self.send_bytes(frame)
         if self.unsent_bytes > self._most_unsent_bytes + self._one_frame_bytes:
             self.abort(f"the client has not taken {self.unsent_bytes} bytes")
-        elif self._cause is not None or len(frame) <= _SMALL_FRAME:
-            return
-        elif not self._server.untaken.allows(len(frame), had_bytes):
+        elif self._cause is None and not self._server.untaken.allows(len(frame), had_bytes):
             self.give_up(f"it has not taken {had_bytes} bytes, nor have others what they were sent")
 
     def deliver(self, message: ServerMessage) -> None:

@@ -24,11 +24,13 @@ def register(app: typer.Typer) -> None:
 
 def storage_directories(directory: str) -> list[str]:
     """``directory`` itself, or its replica-* below it if it is a cluster's. InvalidInput if it does not exist."""
+    from waltz_ray.storage.layout import is_number
+
     path = Path(directory)
     if not path.is_dir():
         raise InvalidInput(f"{directory} is not a directory; give a replica's or a cluster's")
     numbers = {child.name[8:]: str(child) for child in path.glob("replica-*")}
-    replicas = {int(number): each for number, each in numbers.items() if number.isascii() and number.isdecimal()}
+    replicas = {int(number): each for number, each in numbers.items() if is_number(number)}
     return [replicas[number] for number in sorted(replicas)] or [str(path)]
 
 

@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 NO_VERSION = -1
-_SOME = 250
+_SOME = 250  # items of one hash that are said to have expired at once
 
 
 class KnownItems(Protocol):

@@ -14,6 +14,7 @@ from typing import Protocol
 __all__ = ["Untaken"]
 
 _COUNT_S = 0.01  # between two counts of thousands of peers
+_SMALL = 1024  # an ack: of these there are no more than what a peer may ask for at once, and they are not counted
 
 
 class Peer(Protocol):
@@ -32,7 +33,10 @@ class Untaken:
         self._counted_s = -math.inf
 
     def allows(self, size_bytes: int, own_bytes: int) -> bool:
-        """Whether a peer that has, or would have, ``own_bytes`` unsent may be sent ``size_bytes`` more; they count."""
+        """Whether a peer that has, or would have, ``own_bytes`` unsent may be sent ``size_bytes`` more; they count, but
+        for small ones."""
+        if size_bytes <= _SMALL:
+            return True
         if self._bytes + size_bytes > self._most:
             self._count()
             if self._bytes + size_bytes > self._most and own_bytes > self._most // max(1, len(self._peers())):

@@ -24,16 +24,22 @@ _MARK = "waltz-secret-1 "
 _MOST_BYTES = 1024
 
 
+def _is_there(path: str) -> bool:
+    """SecretUnusable: what is there is none."""
+    there = os.path.lexists(path)
+    if there:
+        SecretFile(path).secret()
+    return there
+
+
 def make_secret(path: str) -> bool:
     """Have the file there: False if it was. SecretUnusable if it cannot be made, or what is there is none."""
     directory = os.path.dirname(path) or "."
     try:
-        if os.path.lexists(path):
-            SecretFile(path).secret()
+        if _is_there(path):
             return False
         with alone_in(directory):
-            if os.path.lexists(path):  # another cluster's begin was faster, and has the same
-                SecretFile(path).secret()
+            if _is_there(path):  # another cluster's begin was faster, and has the same
                 return False
             new = f"{path}.new"
             if os.path.lexists(new):

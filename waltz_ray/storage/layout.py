@@ -29,6 +29,7 @@ __all__ = [
     "all_zero_from",
     "crc32_at_rest",
     "index_path",
+    "is_number",
     "is_whole",
     "scan_records",
     "segment_ids",
@@ -111,10 +112,15 @@ def time_path(folder: str, first_id: int) -> str:
     return f"{folder}/{first_id:019d}.tix"
 
 
+def is_number(name: str) -> bool:
+    """Whether a name, or a part of one, is a number in plain digits; ``int`` does not take all that Unicode has."""
+    return name.isascii() and name.isdecimal()
+
+
 def segment_ids(names: list[str], suffix: str = ".seg") -> list[int]:
     """First transaction IDs of the files with that suffix, ascending."""
     stems = (name[: -len(suffix)] for name in names if name.endswith(suffix))
-    return sorted(int(stem) for stem in stems if len(stem) == 19 and stem.isascii() and stem.isdecimal())
+    return sorted(int(stem) for stem in stems if len(stem) == 19 and is_number(stem))
 
 
 class Scan(NamedTuple):

@@ -25,6 +25,7 @@ from waltz_ray.storage.layout import (
     SegmentHeader,
     all_zero_from,
     index_path,
+    is_number,
     scan_records,
     segment_ids,
     segment_path,
@@ -189,7 +190,7 @@ def _verify_control(disk: Disk, image: ControlImage, report: VerifyReport) -> No
         )
     directory = image.path[: -len(CONTROL_FILE) - 1]
     for name in disk.listdir(directory):
-        if name.isascii() and name.isdecimal() and int(name) >= len(image.slots):
+        if is_number(name) and int(name) >= len(image.slots):
             why = f"{len(image.slots)} partitions, but there is a folder {name}"
             report.damages.append(Corruption(image.path, 28, why))
 

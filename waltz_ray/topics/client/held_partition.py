@@ -119,7 +119,6 @@ class HeldPartition:
         self._own, self._source, self._ask, self._changed = own, source, ask, changed
         self._headers = headers_of_types(own.types)
         self._reads: deque[_Read] = deque()
-        self._ahead = 0  # bytes of these
         self._fewer = asyncio.Event()  # set when some of them were given
         self._given = -1  # what is below it was given to the application
         self._seen = -1  # what is below it has been fed
@@ -252,7 +251,6 @@ class HeldPartition:
             self._feed.used(read.item)
         batch = MessageBatch(self.topic, self.partition, read.records, read.end, self._own.types, self)
         empty = read.end <= self._wanted or not any(map(has_messages, read.records))
-        self._ahead -= batch.size_bytes
         self._fewer.set()
         self._given = max(self._given, read.end)
         self._read_bytes += batch.size_bytes
@@ -270,7 +268,6 @@ class HeldPartition:
         if not self._stopped:
             before = sum(read.end < batch.end for read in self._reads)  # they were taken back, too
             self._reads.insert(before, _Read(batch.records, batch.end, None))
-            self._ahead += batch.size_bytes
 
     def consumed(self, end: int) -> None:
         """The application has done with what is below ``end``: the slot is told soon. So has it with what came since,
@@ -346,7 +343,6 @@ class HeldPartition:
 
     def _have(self, read: _Read) -> None:
         self._reads.append(read)
-        self._ahead += sum([each.size_bytes for each in read.records])
         self._changed()
 
     def _count_skipped(self, begin: int, end: int) -> None:
@@ -374,6 +370,11 @@ class HeldPartition:
                         await self._until_few()
             self._have(_Read(tuple(records), feed.first_id + len(feed), item))
             await self._until_few()
+
+    @property
+    def _ahead(self) -> int:
+        """Bytes that are read and not given."""
+        return sum([each.size_bytes for read in self._reads for each in read.records])
 
     async def _until_few(self) -> None:
         """Wait until less is read ahead than may be."""

@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 
 _NUMBERS = itertools.count(1)  # of all ports: those of a port rise
 _ANOTHER = ClusterMeantResponse(False, TopicCode.MOVED, "another cluster is served here, and not the one that is meant")
-_SMALL_REPLY = 1024  # of which there may be as many as there are requests: they are not counted
 _REQUEST_BYTES = 512  # of one that waits, besides its message
 
 
@@ -190,9 +189,7 @@ class TopicConnection(BackloggedStream[TopicFrame, Arrived]):
         if self._leaving:
             return
         too_much = self.unsent_bytes > self._limits.unsent_bytes
-        if len(frame) > _SMALL_REPLY and not too_much:
-            too_much = not self._shared.untaken.allows(len(frame), had_bytes)
-        if too_much:  # no reply is left out: it is lost so
+        if too_much or not self._shared.untaken.allows(len(frame), had_bytes):  # no reply is left out: it is lost so
             self._leaving = True
             self.give_up(f"it has not taken {self.unsent_bytes} bytes of what it has asked for")
 
