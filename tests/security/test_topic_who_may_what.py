@@ -254,7 +254,7 @@ def test_a_heartbeat_names_no_more_than_a_slot_has() -> None:
 
 
 def test_who_does_not_lead_takes_nothing_apart() -> None:
-    async def stores(group: str, offsets: object) -> str:
+    async def stores(group: str, offsets: object, still: object) -> str:
         return ""
 
     answers: list[object] = []

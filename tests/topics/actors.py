@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +16,7 @@ from waltz_ray.protocol.ownership_types import LeaseConfirmed, RegisteredAs, Uni
 from waltz_ray.testing import InMemoryCluster
 from waltz_ray.topics.offset_item import OffsetItem
 from waltz_ray.topics.serving.deliveries import Deliveries
-from waltz_ray.topics.serving.offsets import OffsetPlace, OffsetsAway, TakenOffset
+from waltz_ray.topics.serving.offsets import OffsetPlace, OffsetsAway, TakenOffset, always
 from waltz_ray.topics.serving.served_topic import TopicSurroundings
 from waltz_ray.topics.serving.slot_duties import SlotDuties
 from waltz_ray.topics.serving.topic_node import SlotListening, TopicNode
@@ -31,6 +31,11 @@ class MemoryOffsets:
     def __init__(self) -> None:
         self.items: dict[tuple[str, str, int], OffsetItem] = {}
         self.away = False
+        self.between: Callable[[], Awaitable[None]] = self._at_once
+        """Awaited before what is put is decided."""
+
+    async def _at_once(self) -> None:
+        return
 
     @property
     def trouble(self) -> str:
@@ -49,7 +54,10 @@ class MemoryOffsets:
         self.items[key] = OffsetItem(before.offset, before.epoch + 1, place.slot_epoch, place.actor, before.lost)
         return TakenOffset(None if before.offset < 0 else before.offset, before.epoch + 1, before.lost)
 
-    async def put(self, group: str, topic: str, partition: int, offset: int) -> str:
+    async def put(self, group: str, topic: str, partition: int, offset: int, still: Callable[[], bool] = always) -> str:
+        await self.between()
+        if not still():
+            return "not now"
         before = self.items.get((group, topic, partition), OffsetItem(-1, 0, 0, 0))
         after = replace(before, offset=offset, epoch=before.epoch + 1)
         self.items[group, topic, partition] = after

@@ -164,3 +164,25 @@ def test_names_and_bytes() -> None:
     for name in ("g", "g\norders", "g\norders\nx", "a\ng\norders\n0"):
         with pytest.raises(BadPayload, match="no name of a group's offset"):
             named_offset(name)
+
+
+def test_who_has_the_word_no_more_puts_nothing() -> None:
+    """Also if he had it when he first asked, and others have written since."""
+
+    async def work(_: FakeKvCluster, items: AsyncKvClient) -> None:
+        old, new = KvOffsets(items), KvOffsets(items)
+        assert "for others" in await old.put("g", "orders", 3, 5, lambda: False)
+        assert await items.get(NAME) is None
+        words = iter([True, False])
+        original = old._read
+
+        async def read_and_wait(name: str) -> tuple[OffsetItem, int]:
+            found = await original(name)
+            assert await new.put("g", "orders", 3, 9) == ""
+            return found
+
+        old._read = read_and_wait  # type: ignore[method-assign]
+        assert "for others" in await old.put("g", "orders", 3, 5, lambda: next(words))
+        assert decode_offset(await items.get(NAME)).offset == 9
+
+    over(work)

@@ -8,6 +8,7 @@ import time
 from tests.topics.foreign_client import Fields, text
 from tests.topics.scenes import Crowd, SceneMember
 from tests.topics.servers import TopicCluster, topic_cluster
+from waltz_ray.topics.groups.table import TopicPartition
 
 CLIENT_S = 1.0
 
@@ -110,5 +111,63 @@ def test_t30_a_session_whose_members_are_all_killed_is_soon_over() -> None:
             crowd.vanish("b")
             crowd.add("n", register=bound("next", 1))
             await crowd.until_shared([2])
+
+    asyncio.run(run())
+
+
+def test_t30_a_master_that_leads_no_more_sets_no_group_back() -> None:
+    """The group has begun under the next one, and is further, when the first master's write would be made."""
+
+    async def run() -> None:
+        async with topic_cluster(2, client_ms=int(CLIENT_S * 1000)) as cluster:
+            await filled(cluster)
+            first = cluster.leader()
+            assert first is not None
+            reached, go_on = asyncio.Event(), asyncio.Event()
+
+            async def between() -> None:
+                if not reached.is_set():
+                    reached.set()
+                    await go_on.wait()
+
+            cluster.offsets.between = between
+            crowd = Crowd(cluster)
+            crowd.add("a", register=bound("k", 1, "1:orders:0=4,2:orders:0=8"))
+            while not reached.is_set():
+                await crowd.beat()
+            storing = list(cluster.servers[first].master.tasks._tasks)
+            session = cluster.sessions[first]
+            cluster.log._zookeeper.disconnect(session)
+            cluster.log._zookeeper.expire(session.session_id)
+            await cluster.until(lambda: cluster.servers[1 - first].master.machine.leads)
+            cluster.log._zookeeper.reconnect(session)
+            await crowd.until_shared([2])
+            assert cluster.leader() == 1 - first
+            await consume(crowd, 8)
+            there = dict(cluster.offsets.items)
+            assert min(item.offset for item in there.values()) >= 10
+            go_on.set()
+            await asyncio.gather(*storing)
+            assert cluster.offsets.items == there
+            assert crowd.counts() == [2]
+
+    asyncio.run(run())
+
+
+def test_t30_a_master_that_may_have_been_followed_stores_nothing() -> None:
+    """It is cut off, and has not been told that its session is over."""
+
+    async def run() -> None:
+        async with topic_cluster(1) as cluster:
+            await filled(cluster)
+            server, orders = cluster.servers[0], {TopicPartition("orders", 1): 4}
+            assert await server._store_offsets("g", orders, lambda: True) == ""
+            assert cluster.offsets.items["g", "orders", 0].offset == 4
+            cluster.log._zookeeper.disconnect(cluster.sessions[0])
+            await cluster.until(lambda: not server._has_lease())
+            assert server.master.machine.leads
+            assert "not now" in await server._store_offsets("g", {TopicPartition("orders", 1): 2}, lambda: True)
+            assert cluster.offsets.items["g", "orders", 0].offset == 4
+            cluster.log._zookeeper.reconnect(cluster.sessions[0])
 
     asyncio.run(run())

@@ -248,7 +248,11 @@ class ConsumerGroup:
         else:
             self.started = True
 
+    def is_storing(self, session_key: str) -> bool:
+        """Whether the offsets of that session are on their way."""
+        return self._storing and self.terms.bound is not None and self.terms.bound.session_key == session_key
+
     def stored(self, session_key: str, done: bool) -> None:
         """The offsets of a session are stored, or could not be."""
-        if self.terms.bound is not None and self.terms.bound.session_key == session_key and self._storing:
+        if self.is_storing(session_key):
             self._storing, self.started = False, self.started or done

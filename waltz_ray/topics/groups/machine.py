@@ -102,6 +102,11 @@ class TopicMaster:
         found = self._groups.get(group)
         return None if found is None else found.holdings.granted.get(partition)
 
+    def is_storing(self, group: str, session_key: str) -> bool:
+        """Whether this actor leads, and waits until where that session of the group begins is stored."""
+        found = self._groups.get(group)
+        return found is not None and found.is_storing(session_key)
+
     def client_ids(self) -> set[str]:
         """Of all producers and of all members of groups."""
         return self._producers.known.keys() | {each for group in self._groups.values() for each in group.members}

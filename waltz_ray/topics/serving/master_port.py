@@ -58,8 +58,8 @@ __all__ = ["MasterPort", "StoresOffsets"]
 log = logging.getLogger(__name__)
 
 Answered = Callable[["TopicResponse | RpcFault"], None]
-StoresOffsets = Callable[[str, Mapping[TopicPartition, int]], Awaitable[str]]
-"""(group, offsets): stores where a bound group begins; "" or why it could not."""
+StoresOffsets = Callable[[str, Mapping[TopicPartition, int], Callable[[], bool]], Awaitable[str]]
+"""(group, offsets, whether they are to be stored still): stores where a bound group begins; "" or why it could not."""
 
 
 class _Asked(NamedTuple):
@@ -245,5 +245,5 @@ class MasterPort:
         return replace(to_consumer, authorized_info=rights, **flow)
 
     async def _store(self, group: str, session_key: str, offsets: Mapping[TopicPartition, int]) -> None:
-        why = await self._store_offsets(group, offsets)
+        why = await self._store_offsets(group, offsets, lambda: self.machine.is_storing(group, session_key))
         self.step(OffsetsNotStored(group, session_key, why) if why else OffsetsStored(group, session_key))

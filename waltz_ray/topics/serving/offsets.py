@@ -8,6 +8,7 @@ after the next one.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -22,6 +23,7 @@ __all__ = [
     "Offsets",
     "OffsetsAway",
     "TakenOffset",
+    "always",
     "is_older_owner",
     "is_taken_last",
 ]
@@ -57,6 +59,11 @@ class TakenOffset:
     lost: int = 0
 
 
+def always() -> bool:
+    """Nobody else has a say in it."""
+    return True
+
+
 def is_taken_last(epoch: int, found: int) -> bool:
     """Whether nobody has taken the offset since it was taken with ``epoch``; ``found``: the last one."""
     return epoch == found
@@ -87,8 +94,13 @@ class Offsets(Protocol):
 class OffsetResets(Protocol):
     """What a master needs of it."""
 
-    async def put(self, group: str, topic: str, partition: int, offset: int) -> str:
-        """The group goes on there; whoever has taken the offset is refused from then on. "", or why it is not so."""
+    async def put(self, group: str, topic: str, partition: int, offset: int, still: Callable[[], bool] = always) -> str:
+        """The group goes on there; whoever has taken the offset is refused from then on. "", or why it is not so.
+
+        ``still``: whether that is to be done, asked between what is read and the change that is made on it. So who has
+        the word no more when he is asked changes nothing, and neither does he who loses it after that, once who has it
+        now, or a slot, has changed the offset.
+        """
         ...
 
 
@@ -129,11 +141,13 @@ class KvOffsets:
             self._failed = str(error), asyncio.get_running_loop().time()
         return OffsetsAway(str(error))
 
-    async def put(self, group: str, topic: str, partition: int, offset: int) -> str:
+    async def put(self, group: str, topic: str, partition: int, offset: int, still: Callable[[], bool] = always) -> str:
         try:
             name = offset_name(group, topic, partition)
             for _ in range(_ATTEMPTS):
                 before, version = await self._read(name)
+                if not still():
+                    return "that is for others to do by now"
                 after = replace(before, offset=offset, epoch=before.epoch + 1)
                 if await self._write(name, after, version) is not None:
                     return ""

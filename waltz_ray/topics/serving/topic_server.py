@@ -80,6 +80,7 @@ class TopicServer:
         self._actor = actor
         self._config = config
         self._cluster_key = cluster_key
+        self._lease_s = (config.session_ms - config.lease_margin_ms) / 1000
         self._connect = connect
         self._offsets = offsets
         self._loop = asyncio.get_running_loop()
@@ -348,19 +349,26 @@ class TopicServer:
         except (OSError, WaltzError) as error:
             log.info("topic/%d: slot %d is not told of a grant: %s", self._actor, partition.slot, error)
 
-    async def _store_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> str:
+    async def _store_offsets(self, group: str, offsets: Mapping[TopicPartition, int], still: Callable[[], bool]) -> str:
+        """By the next master the group may have begun, and be further than that."""
         for partition, offset in sorted(offsets.items()):
             number = partition_of_slot(partition.slot)
-            if why := await self._offsets.put(group, partition.topic, number, offset):
+            if why := await self._offsets.put(
+                group, partition.topic, number, offset, lambda: still() and self._has_lease()
+            ):
                 return f"{partition}: {why}"
         return ""
 
     # ---- going on
 
     async def _keep_lease(self) -> None:
-        lease_s = (self._config.session_ms - self._config.lease_margin_ms) / 1000
         who = f"topic/{self._actor}"
-        await keep_lease(who, lambda: self._registration, self._lease_thread, lease_s, self.node.told)
+        await keep_lease(who, lambda: self._registration, self._lease_thread, self._lease_s, self.node.told)
+
+    def _has_lease(self) -> bool:
+        """Whether its session lives for certain, so that nobody else leads if it does."""
+        lease = self.node.view.lease
+        return lease is not None and boot_s() < lease.sent_at_s + self._lease_s
 
     async def _keep_tokens(self) -> None:
         while True:
