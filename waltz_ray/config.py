@@ -243,9 +243,9 @@ class ServerConfig:
     """Who connects and says nothing for this long is closed."""
 
     client_stall_ms: int = 60_000
-    """A client that has taken too little of what was sent to it for this long is closed. So is one that has begun a
-    frame and goes on with it by less than 1 KiB a second over this long, and one that comes by calls of the server's
-    actor and has made none for this long."""
+    """A client that takes less than 1 KiB a second of what was sent to it for this long is closed. So is one that has
+    begun a frame and goes on with it by less than that, and one that comes by calls of the server's actor and has made
+    none for this long."""
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -430,7 +430,7 @@ class KvConfig:
     """Who says nothing for this long is closed; 0 = never: clients of the document keep quiet connections."""
 
     stall_ms: int = 60_000
-    """A client that has taken too little of what was sent to it for this long is closed."""
+    """A client that takes less than 1 KiB a second of what was sent to it for this long is closed."""
 
     unsent_bytes: int = 32 * 1024 * 1024
     """A client that takes nothing while this much waits for it is cut off."""
@@ -548,7 +548,7 @@ class TopicConfig:
     """Who says nothing for this long is closed; 0 = never. Clients close after three minutes by themselves."""
 
     stall_ms: int = 60_000
-    """A client that has taken too little of what was sent to it for this long is closed."""
+    """A client that takes less than 1 KiB a second of what was sent to it for this long is closed."""
 
     def __post_init__(self) -> None:
         _check_types(self)

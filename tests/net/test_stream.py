@@ -14,6 +14,7 @@ import uvloop
 from tests.actors.bench_server import Wire
 from waltz_ray import compat
 from waltz_ray.errors import WireError
+from waltz_ray.net.carried import Carried
 from waltz_ray.net.limit import ConnectionLimit
 from waltz_ray.net.listener import listen
 from waltz_ray.net.outgoing import Outgoing
@@ -174,6 +175,25 @@ def test_who_takes_nothing_is_closed_also_at_the_end(finished: bool, caplog: pyt
             assert stream.happened == ["busy"]
         await ended(stream)
         assert "it has taken nothing of" in caplog.text
+
+    run(body())
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_who_takes_slowly_is_waited_for_but_not_at_the_end(finished: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Over a thin line, of which the kernel says how much has been taken: 1 KiB a second is enough."""
+
+    async def body() -> None:
+        stream, wire = connected(taking=False, patience=Patience(untaken_ms=100, busy_bytes=100))
+        wire._end = lambda how: Ends._end(wire, how) if how == "aborted" else None  # type: ignore[arg-type, method-assign]
+        taken = iter([0, 102, 102, 204, 204, 305, *([999] * 9)])
+        stream.carried = lambda: Carried(0, next(taken), 0)  # type: ignore[method-assign]
+        stream.send_bytes(bytes(20_000))
+        if finished:
+            stream.finish("said what there was to say")
+        await ended(stream)
+        assert next(taken) == (102 if finished else 999)
+        assert f"taken only {102 if finished else 101} of 20006 bytes for 100 ms" in caplog.text
 
     run(body())
 

@@ -13,11 +13,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-from waltz_ray.net.stream import Stream
+from waltz_ray.net.stream import LEAST_BYTES_PER_S, Stream
 
 __all__ = ["HalfFrame", "HalfFrames"]
-
-_LEAST_BYTES_PER_S = 1024
 
 
 class Gathers(Protocol):
@@ -33,7 +31,7 @@ class HalfFrames:
         """``stall_ms``: how long one is waited for of which too little comes."""
         self.used_bytes = 0
         self.stall_ms = stall_ms
-        self.least_bytes = max(1, stall_ms * _LEAST_BYTES_PER_S // 1000)
+        self.least_bytes = max(1, stall_ms * LEAST_BYTES_PER_S // 1000)
         """Of one frame in ``stall_ms``: enough."""
         self._most_bytes = most_bytes
         self._held: dict[HalfFrame, int] = {}  # the one that began first is the first

@@ -29,9 +29,12 @@ from waltz_ray.net.tls import peer_channel
 from waltz_ray.wire.authentication import AUTHENTICATION_VERSION
 from waltz_ray.wire.framing import MAGIC_AUTHENTICATION, GreetedDecoder, Hello, encode_frame, encode_hello
 
-__all__ = ["FOREVER", "GreetedStream", "Patience", "Stream"]
+__all__ = ["FOREVER", "LEAST_BYTES_PER_S", "GreetedStream", "Patience", "Stream"]
 
 log = logging.getLogger(__name__)
+
+LEAST_BYTES_PER_S = 1024
+"""Who gets on more slowly with what is long, one way or the other, stands still."""
 
 _TURN_S = 0.01  # half of what any step of a server's loop may take (docs/wire.md, "Limits")
 
@@ -45,7 +48,7 @@ class Patience:
     first_ms: int = 0
     """From being connected until it has said what has to come first."""
     untaken_ms: int = 0
-    """While it takes too little of what waits for it."""
+    """While it takes too little of what waits for it, less than 1 KiB a second: over a thin line it takes its time."""
     busy_bytes: int = 0
     """At so many unsent bytes it does. 0: what the transport thinks."""
 
@@ -209,7 +212,21 @@ class Stream(Opening, Generic[F]):
 
     def _await_taking(self) -> None:
         timeout_ms = self._patience.untaken_ms
-        self._wait("taking", timeout_ms, f"it has taken nothing of {self.unsent_bytes} bytes for {timeout_ms} ms")
+        if timeout_ms and "taking" not in self._timers:
+            there = self.carried()
+            taken = 0 if there is None else there.acknowledged_bytes
+            self._timers["taking"] = self._loop.call_later(timeout_ms / 1000, self._look_what_is_taken, taken)
+
+    def _look_what_is_taken(self, before: int) -> None:
+        """``before``: what it had taken in all when the clock was set."""
+        timeout_ms, there = self._patience.untaken_ms, self.carried()
+        taken = 0 if there is None else there.acknowledged_bytes - before
+        if self._cause is None and taken >= max(1, timeout_ms * LEAST_BYTES_PER_S // 1000):
+            self._wait_no_more("taking")
+            self._await_taking()
+        else:
+            some = f"only {taken}" if taken else "nothing"
+            self.give_up(f"it has taken {some} of {self.unsent_bytes} bytes for {timeout_ms} ms")
 
     def _wait_no_more(self, what: str) -> None:
         timer = self._timers.pop(what, None)
