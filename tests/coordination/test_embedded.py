@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -256,7 +257,7 @@ def test_a_server_that_died_is_started_when_there_is_room_again(monkeypatch: pyt
         def __init__(self, *where: object, **how: object) -> None:
             pass
 
-        def start(self, *how: object) -> str:
+        def start(self, *how: object, **unless: object) -> str:
             if threading.current_thread() is not threading.main_thread():
                 tried.release()
                 if not room.is_set():
@@ -276,6 +277,29 @@ def test_a_server_that_died_is_started_when_there_is_room_again(monkeypatch: pyt
     finally:
         keeper.close()
     assert (keeper.error, keeper.pid, keeper.restarts) == ("", 1, 1)
+
+
+def test_a_server_that_is_being_started_again_is_ended_at_once(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that does not end by itself: whoever ends the keeper does not wait for long, and would leave it."""
+    keeper = ZooKeeperKeeper(str(data_dir), check_interval_s=0.01)
+    server, looks = EmbeddedZooKeeper(data_dir), threading.Semaphore(0)
+    first = server.pid
+    assert first is not None
+
+    def looked(*where: object) -> bool:
+        looks.release()
+        return False
+
+    monkeypatch.setattr(EmbeddedZooKeeper, "_answers", looked)
+    psutil.Process(first).kill()
+    assert looks.acquire(timeout=20)
+    second = server.pid
+    assert second not in (None, first)
+    psutil.Process(second).suspend()
+    begun = time.monotonic()
+    keeper.stop(timeout_s=0.1)
+    assert time.monotonic() - begun < 10, "not the 30 s of a start, and the 10 s of an end"
+    assert server.pid is None
 
 
 @pytest.mark.parametrize("again", [False, True])

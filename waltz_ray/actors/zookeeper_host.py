@@ -24,6 +24,7 @@ __all__ = ["ZooKeeperHost", "ZooKeeperKeeper"]
 log = logging.getLogger(__name__)
 
 _CHECK_INTERVAL_S = 1.0
+_END_S = 5.0  # who ends this actor waits for twice as long, and a server that does not end by itself would be left
 
 
 class ZooKeeperKeeper:
@@ -55,10 +56,10 @@ class ZooKeeperKeeper:
         self._stopping.set()
         self._thread.join()
 
-    def stop(self) -> None:
-        """Stop looking after the ZooKeeper server, and end it."""
+    def stop(self, timeout_s: float = _END_S) -> None:
+        """Stop looking after the ZooKeeper server, and end it, the hard way after so long."""
         self.close()
-        self._server.stop()
+        self._server.stop(timeout_s)
 
     def _run(self) -> None:
         while not self._stopping.wait(self._interval_s):
@@ -66,9 +67,9 @@ class ZooKeeperKeeper:
                 if self._server.pid is not None:
                     self.error = ""  # it may have needed longer than it was waited for
                     continue
-                self._server.start()
+                self._server.start(given_up=self._stopping.is_set)
             except Exception as error:  # as of a full disk, or a lack of handles: who ceases to look starts it no more
-                if str(error) != self.error:
+                if str(error) != self.error and not self._stopping.is_set():
                     log.exception("zookeeper: the server died and cannot be started; trying again")
                 self.error = str(error)
             else:

@@ -18,7 +18,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
@@ -118,15 +118,16 @@ class EmbeddedZooKeeper:
                 "those; move them away, or give another directory"
             )
 
-    def start(self, timeout_s: float = 30.0) -> str:
+    def start(self, timeout_s: float = 30.0, given_up: Callable[[], bool] = lambda: False) -> str:
         """Start the server, or adopt the one this directory already has: "127.0.0.1:port" once it answers.
 
-        CoordinationError: the port is taken, no Java, no jars, or the server ended or did not answer in time.
+        ``given_up``: asked while it is waited for; the process is left then. CoordinationError: that, the port is
+        taken, no Java, no jars, or the server ended or did not answer in time.
         InvalidInput: the directory is somebody else's.
         """
         with self._starting():
             process, port = self._adopted_or_launched()
-            self._wait_until_ready(process, port, timeout_s)
+            self._wait_until_ready(process, port, timeout_s, given_up)
             self._flush_snapshots()
             with suppress(OSError):  # a hint, and the disk may be full
                 self._record.write_text(json.dumps({"version": 1, "pid": process.pid, "port": port}) + "\n")
@@ -268,11 +269,15 @@ class EmbeddedZooKeeper:
         _children[child.pid] = child
         return psutil.Process(child.pid)
 
-    def _wait_until_ready(self, process: psutil.Process, port: int, timeout_s: float) -> None:
+    def _wait_until_ready(
+        self, process: psutil.Process, port: int, timeout_s: float, given_up: Callable[[], bool]
+    ) -> None:
         deadline = time.monotonic() + timeout_s
         while not self._answers(process, port):
             if not _is_alive(process):
                 raise CoordinationError(f"ZooKeeper of {self._dir} ended while starting: {self._last_log_line()}")
+            if given_up():
+                raise CoordinationError(f"ZooKeeper of {self._dir} (pid {process.pid}) is not waited for any more")
             if time.monotonic() > deadline:
                 raise CoordinationError(
                     f"ZooKeeper of {self._dir} (pid {process.pid}) does not answer on port {port} "
