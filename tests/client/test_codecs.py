@@ -11,7 +11,7 @@ import sys
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta, timezone
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import msgspec
 import pydantic
@@ -164,6 +164,10 @@ def test_json_reads_long_numbers_as_the_standard_library_does(number: str) -> No
         (TypedCodec(Leg), Leg("a", math.nan), "JSON does not have nan"),
         (TypedCodec(Seat), Seat(1, math.nan), "JSON does not have nan"),
         (TypedCodec(Leg), {"tail": "a"}, "codec is for Leg, not for dict"),
+        (TypedCodec(Seat), Seat(cast("int", "3A")), "could not read .* again: .*int"),
+        (TypedCodec(Leg, "msgpack"), Leg(cast("str", 3)), "could not read .* again: Expected `str`"),
+        (TypedCodec(int), True, "could not read True again: Expected `int`, got `bool`"),
+        (TypedCodec(list[int], "msgpack"), ["a"], r"could not read \['a'\] again: Expected `int`"),
         (ZstdCodec(JsonCodec()), {"a": math.inf}, "JSON does not have inf"),
         (JsonCodec(), {"a": Colour.NONE}, "JSON does not have nan"),
         (JsonCodec(), [Leg("a"), {"b": Hidden(1, 2)}], "JsonCodec does not write Hidden._b"),

@@ -112,9 +112,9 @@ class MsgpackCodec:
 class TypedCodec:
     """Values of one type: a dataclass, a pydantic model, a ``msgspec.Struct``, a union of such, ``list[int]``...
 
-    What is read is checked against the type, and is of it; in JSON or MessagePack. So a value of a subclass, whose own
-    fields would be lost, is refused. A pydantic model is written by the names of its fields, and read by those and by
-    their aliases (pydantic 2.11 or newer).
+    What is read is checked against the type, and is of it; in JSON or MessagePack. So a value that could not be read
+    again is refused, and one of a subclass, whose own fields would be lost. A pydantic model is written by the names of
+    its fields, and read by those and by their aliases (pydantic 2.11 or newer).
     """
 
     kind: Any
@@ -138,7 +138,15 @@ class TypedCodec:
         data: bytes = _library(self.form).encode(plain)
         if self.form == "json":
             _check_json(data, plain, value)
+        self._check_readable(data, value)
         return data
+
+    def _check_readable(self, data: bytes, value: Any) -> None:
+        """A value that has parts of other types than it should is written as it is, and nobody could read it."""
+        try:
+            self.decode(data)
+        except Exception as error:  # whatever the type's own checks raise
+            raise InvalidInput(f"this client's codec could not read {value!r:.60} again: {error}") from error
 
     def decode(self, data: bytes) -> Any:
         if _is_pydantic(self.kind):
