@@ -21,7 +21,7 @@ from tests.simulation.moves import LARGE, MOVES
 from tests.simulation.mutations import MUTATIONS, PARTS
 from tests.simulation.operators import SETS
 from tests.simulation.table import update_page
-from tests.simulation.topics import TOPICS
+from tests.simulation.topics import BOUND, TOPICS
 from tests.simulation.trimming import TRIMS
 from tests.simulation.upkeep import SCRUBS
 
@@ -74,7 +74,7 @@ def _outcomes(options: argparse.Namespace) -> Iterator[Passed | Caught]:
     seeds = [*range(options.first, options.first + options.seeds)]
     if not options.first:  # and a few of each kind in which more can happen
         kinds = [GROWS, TRIMS, SCRUBS, SETS, SETS | GROWS, KV, KV | TRIMS, KV | TOGETHER, TOPICS]
-        kinds += [TOPICS | TRIMS, TOPICS | KV, TOPICS | GROWS, SHARES]
+        kinds += [TOPICS | TRIMS, TOPICS | KV, TOPICS | GROWS, TOPICS | BOUND, SHARES]
         kinds += [SETS | MOVES, SETS | MOVES | GROWS, LARGE | SETS, LARGE | SETS | MOVES]
         kinds += [SERVERS, SERVERS | SETS | MOVES, CHANGES, CHANGES | KV]
         seeds += [bit + seed for bit in kinds for seed in range(options.seeds // 10)]

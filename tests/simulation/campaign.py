@@ -8,6 +8,7 @@ import pytest
 
 from tests.simulation import (
     mutations_anew,
+    mutations_bound,
     mutations_changes,
     mutations_channels,
     mutations_kv,
@@ -29,7 +30,7 @@ from tests.simulation.membership import SERVERS
 from tests.simulation.moves import MOVES
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.operators import SETS
-from tests.simulation.topics import TOPICS
+from tests.simulation.topics import BOUND, TOPICS
 from tests.simulation.trimming import TRIMS
 from tests.simulation.upkeep import SCRUBS
 from tests.simulation.world import World
@@ -48,6 +49,7 @@ _ONLY_WITH = {
     KV | TOGETHER: mutations_several.__all__,
     KV | TRIMS: mutations_anew.__all__,
     TOPICS: mutations_topics.__all__,
+    TOPICS | BOUND: mutations_bound.__all__,
     SETS | MOVES: mutations_moves.__all__,
     SERVERS: mutations_servers.__all__,
     SHARES: mutations_channels.__all__,

@@ -121,6 +121,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "groups_begin_at_the_end": 0x20000000,
     "leases_of_consumers_never_end": 0x20000082,
     "masters_begin_with_the_same_numbers": 0x20000002,
+    "masters_of_before_set_groups_back": 0x1020000023,
     "messages_rest_on_no_lock": 0x20000002,
     "offsets_are_stored_by_whoever_once_took_them": 0x20000001,
     "offsets_are_taken_by_older_owners": 0x20000023,

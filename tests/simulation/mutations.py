@@ -14,6 +14,7 @@ import pytest
 
 from tests.simulation import (
     mutations_anew,
+    mutations_bound,
     mutations_changes,
     mutations_channels,
     mutations_client,
@@ -52,6 +53,7 @@ _SIMULATED = (
     mutations_kv,
     mutations_several,
     mutations_anew,
+    mutations_bound,
     mutations_topics,
     mutations_moves,
     mutations_servers,

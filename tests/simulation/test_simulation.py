@@ -23,7 +23,7 @@ from tests.simulation.moves import LARGE, MOVES
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.operators import SETS
 from tests.simulation.regressions import REGRESSIONS
-from tests.simulation.topics import TOPICS
+from tests.simulation.topics import BOUND, TOPICS
 from tests.simulation.trimming import TRIMS
 from tests.simulation.upkeep import SCRUBS
 
@@ -186,6 +186,13 @@ def test_histories_of_topics() -> None:
     assert min(faults["topic actor killed"], faults["topic actor taken for dead"]) > 0, faults
 
 
+def test_histories_of_groups_that_are_bound() -> None:
+    counts = Counter[str]()
+    for seed in range(TOPICS + BOUND, TOPICS + BOUND + SEEDS // 40):
+        counts.update(passed(seed).counts)
+    assert min(counts["topic bound groups begun"], counts["topic offsets reset"]) > SEEDS // 40, counts
+
+
 @pytest.mark.parametrize("seed", REGRESSIONS, ids=hex)
 def test_what_was_found_stays_mended(seed: int) -> None:
     assert passed(seed).commits > 0
@@ -221,6 +228,7 @@ RUN_ABOVE = [
         for bit in (GROWS, KV, KV + TRIMS, KV + TOGETHER, SCRUBS, TOPICS, SHARES, SETS + MOVES, CHANGES)
         for seed in range(SEEDS // 20)
     ),
+    *(TOPICS + BOUND + seed for seed in range(SEEDS // 40)),
 ]
 RUN_ABOVE += range(TRIMS, TRIMS + SEEDS // 10)
 

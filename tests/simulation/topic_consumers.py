@@ -234,17 +234,23 @@ class SimNativeConsumer(Process):
         client = AsyncTopicClient(SimTopicsPlace(self), config)
         await client.start()
         client._process = 0  # who is killed closes nothing, and is not told so
-        while self._consumer is None:
-            consumer = client.consumer(self.group.name, {self.part.topic: self.group.types})
-            try:
-                await consumer.start()
-                self._consumer = consumer
-            except PartitionNotReady:
-                await consumer.close()
         while True:
-            await self._take(self._consumer)
+            await self._consume(client)
 
-    async def _take(self, consumer: AsyncTopicConsumer) -> None:
+    async def _consume(self, client: AsyncTopicClient) -> None:
+        """Until the group has no place for it."""
+        consumer = client.consumer(self.group.name, {self.part.topic: self.group.types})
+        try:
+            await consumer.start()
+        except PartitionNotReady:
+            await consumer.close()
+            return
+        self._consumer = consumer
+        while True:
+            await self.take(consumer)
+
+    async def take(self, consumer: AsyncTopicConsumer) -> None:
+        """A batch, if one comes, and deal with it."""
         batch = await consumer.pull(self._most, timeout=1.0)
         if batch is None:
             return

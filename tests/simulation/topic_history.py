@@ -11,26 +11,29 @@
 | an offset, and who had the slot, never goes back but by an operator | confirmed messages come again |
 | a confirm that was answered is stored | it is forgotten by the next owner |
 | of a partition no message is confirmed twice | two consumers had it |
+| where a bound group begins is not stored once a later leader has granted something of it | it is set back |
 | a leader grants a partition once at a time; IDs rise, also with the leaders | two consumers are sent to it |
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.simulation.history import Violation
 from tests.topics.groups.grant_log import BrokenPromise, GrantLog
 from waltz_ray.protocol.records import RECORD_HEADER_BYTES
-from waltz_ray.topics.groups.effects import ConsumerAnswer, MasterEffect
+from waltz_ray.topics.groups.effects import ConsumerAnswer, MasterEffect, PartitionGranted, StoreOffsets
 from waltz_ray.topics.groups.events import ConsumerBeats, ConsumerRegisters, MasterEvent, SteppedDown, TookOver
 from waltz_ray.topics.groups.machine import TopicMaster
 from waltz_ray.topics.offset_item import OffsetItem, named_offset
 from waltz_ray.topics.records import SlotOwn, SlotRelease, TopicMessage, TopicRecord, decode_topic_record
 
 if TYPE_CHECKING:
+    from tests.simulation.topic_actors import SimTopicActor
     from tests.simulation.topics import TopicPart
 
 __all__ = ["NO_OFFSET_ITEM", "GroupPartition", "Sent", "TopicHistory"]
@@ -99,6 +102,10 @@ class TopicHistory:
         self._given: dict[tuple[int, int], bytes] = {}  # by partition and offset
         self._leaders: dict[TopicMaster, _Leader] = {}
         self._ids: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)  # group -> epoch -> lowest, highest
+        self._storing: dict[tuple[str, str], int] = {}  # group, host -> epoch of the leader that was to store there
+        self._granting: dict[str, int] = {}  # group -> epoch of the last leader that has granted something
+        self.on_storing: Callable[[SimTopicActor], None] | None = None
+        """Called once, when a leader is about to store where a bound group begins."""
 
     @property
     def _now_s(self) -> float:
@@ -162,8 +169,8 @@ class TopicHistory:
 
     # ---- offsets
 
-    def stored(self, name: str, before: OffsetItem, after: OffsetItem) -> None:
-        """The store has another item now."""
+    def stored(self, name: str, before: OffsetItem, after: OffsetItem, host: str) -> None:
+        """The store has another item now; ``host`` had asked for it."""
         group, _, partition = named_offset(name)
         known = self.consumed[group, partition]
         known.item = after
@@ -173,6 +180,8 @@ class TopicHistory:
             known.reset_s = self._now_s
             known.confirmed.clear()
             self.counts["topic offsets reset"] += 1
+            if self._storing.get((group, host), math.inf) < self._granting.get(group, -1):
+                self._blame("topic_bound", f"{where}, by {host}, when a later leader had granted partitions")
             return
         if after.slot_epoch < before.slot_epoch:
             self._blame("topic_offset", f"{where}, by an older owner of the slot")
@@ -207,6 +216,7 @@ class TopicHistory:
         if leader is None:
             return
         asking = (event.group, event.client_id) if isinstance(event, ConsumerBeats | ConsumerRegisters) else ("", None)
+        self._note_bound(master, leader.epoch, effects)
         for group in {getattr(effect, "group", asking[0]) for effect in effects} - {""}:
             grants = leader.grants[group]
             mine = [each for each in effects if getattr(each, "group", asking[0]) == group]
@@ -220,6 +230,18 @@ class TopicHistory:
                 self.counts["topic orders and grants"] += 1
                 lowest = self._ids[group].get(leader.epoch, (grants.last_id, 0))[0]
                 self._ids[group][leader.epoch] = lowest, grants.last_id
+
+    def _note_bound(self, master: TopicMaster, epoch: int, effects: Sequence[MasterEffect]) -> None:
+        for effect in effects:
+            if isinstance(effect, StoreOffsets):
+                [actor] = [each for each in self.part.actors if each.server and each.server.master.machine is master]
+                self._storing[effect.group, actor.host] = epoch
+                self.counts["topic bound groups begun"] += 1
+                told, self.on_storing = self.on_storing, None
+                if told is not None:
+                    told(actor)
+            elif isinstance(effect, PartitionGranted):
+                self._granting[effect.group] = max(epoch, self._granting.get(effect.group, 0))
 
     # ---- the end
 

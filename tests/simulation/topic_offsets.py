@@ -34,6 +34,8 @@ class OffsetStore:
     def __init__(self, part: TopicPart, random: Random) -> None:
         self.part, self.random = part, random
         self.slow_until_s = self.deaf_until_s = 0.0
+        self.far: dict[str, float] = {}
+        """Hosts that it is far from, until when: questions and answers take seconds."""
         self._items: dict[str, tuple[Any, int]] = {}
         self._versions = 0
 
@@ -41,19 +43,21 @@ class OffsetStore:
         """Value and version."""
         return self._items.get(name)
 
-    def write(self, name: str, value: Any, version: int) -> int | None:
-        """The new version; None: it has another one than ``version``."""
+    def write(self, name: str, value: Any, version: int, host: str) -> int | None:
+        """The new version; None: it has another one than ``version``. ``host`` asks for it."""
         before = self._items.get(name)
         if (before[1] if before else ABSENT) != version:
             return None
         self._versions += 1
         self._items[name] = value, self._versions
         old = decode_offset(before[0]) if before else NO_OFFSET_ITEM
-        self.part.history.stored(name, old, decode_offset(value))
+        self.part.history.stored(name, old, decode_offset(value), host)
         return self._versions
 
-    def way_s(self) -> float:
+    def way_s(self, host: str) -> float:
         """How long a question takes, or an answer."""
+        if self.part.world.scheduler.now < self.far.get(host, 0.0):
+            return self.random.uniform(0.8, 1.6)
         slow = self.part.world.scheduler.now < self.slow_until_s
         return self.random.uniform(0.05, 1.0) if slow else self.random.uniform(0.0002, 0.01)
 
@@ -74,11 +78,11 @@ class _Items:
 
     async def cas(self, name: str, value: Any, version: int, timeout: float | None = None) -> int | None:
         lost = KvUnknownFate("no actor has answered")
-        return await self._ask(lambda: self._store.write(name, value, version), timeout, lost)
+        return await self._ask(lambda: self._store.write(name, value, version, self._process.host), timeout, lost)
 
     async def _ask(self, do: Callable[[], T], timeout: float | None, lost: Exception) -> T:
         """It is done even if its process ends meanwhile."""
-        store, loop = self._store, self._process.loop
+        store, loop, host = self._store, self._process.loop, self._process.host
         answer: asyncio.Future[T] = loop.create_future()
         scheduler = store.part.world.scheduler
 
@@ -89,7 +93,7 @@ class _Items:
         def arrive() -> None:
             result = do()
             if not store.loses():
-                scheduler.after(store.way_s(), loop.call_soon, tell, result)
+                scheduler.after(store.way_s(host), loop.call_soon, tell, result)
 
         def tell(result: T) -> None:
             if not answer.done():
@@ -98,7 +102,7 @@ class _Items:
         loop.call_later(timeout or 5.0, fail)
         late_s = store.random.choice([0.0, 1.0, 6.0]) if store.loses() else 0.0
         if not store.loses():
-            scheduler.after(store.way_s() + late_s, arrive)
+            scheduler.after(store.way_s(host) + late_s, arrive)
         return await answer
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.history import Violation
 from tests.simulation.process import Process
 from tests.simulation.topic_actors import SimSlotArranger, SimTopicActor
+from tests.simulation.topic_bound import BoundSessions
 from tests.simulation.topic_consumers import SimForeignConsumer, SimGroup, SimNativeConsumer
 from tests.simulation.topic_faults import TopicFaults
 from tests.simulation.topic_history import TopicHistory
@@ -22,9 +23,11 @@ from tests.simulation.topic_producers import SimForeignProducer, SimNativeProduc
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["TOPICS", "TopicPart"]
+__all__ = ["BOUND", "TOPICS", "TopicPart"]
 
 TOPICS = 1 << 29
+BOUND = 1 << 36
+"""Beside ``TOPICS``: a group that is bound, as well."""
 
 
 class TopicPart:
@@ -59,6 +62,11 @@ class TopicPart:
             for number in range(random.choice([1, 2, 2, 3])):
                 kind = random.choice(kinds)
                 self.consumers.append(kind(self, group, number, Random(random.getrandbits(64))))
+        self.bound = BoundSessions(self, Random(random.getrandbits(64))) if world.seed & BOUND else None
+        if self.bound is not None:
+            self.groups.append(self.bound.group)
+            self.consumers += self.bound.members
+            self.bound.go_on()
         self.faults = TopicFaults(self)
 
     def _kinds(self) -> list[list[type[SimForeignConsumer] | type[SimNativeConsumer]]]:
@@ -93,6 +101,10 @@ class TopicPart:
         for actor in self.actors:
             actor.clock_offset_ms, actor.deaf_until_s = 0, 0.0
         self.store.slow_until_s = self.store.deaf_until_s = 0.0
+        self.store.far.clear()
+        if self.bound is not None:
+            self.bound.end()
+            self.history.on_storing = None
         for producer in self.producers:
             producer.working = False
         for consumer in self.consumers:

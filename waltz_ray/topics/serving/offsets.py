@@ -24,6 +24,7 @@ __all__ = [
     "OffsetsAway",
     "TakenOffset",
     "always",
+    "has_the_word",
     "is_older_owner",
     "is_taken_last",
 ]
@@ -62,6 +63,11 @@ class TakenOffset:
 def always() -> bool:
     """Nobody else has a say in it."""
     return True
+
+
+def has_the_word(still: Callable[[], bool]) -> bool:
+    """Whether an offset is to be put, now that it is known what is there."""
+    return still()
 
 
 def is_taken_last(epoch: int, found: int) -> bool:
@@ -146,7 +152,7 @@ class KvOffsets:
             name = offset_name(group, topic, partition)
             for _ in range(_ATTEMPTS):
                 before, version = await self._read(name)
-                if not still():
+                if not has_the_word(still):
                     return "that is for others to do by now"
                 after = replace(before, offset=offset, epoch=before.epoch + 1)
                 if await self._write(name, after, version) is not None:
