@@ -69,6 +69,8 @@ def shown_whole(cluster: SickCluster, felt: Felt) -> None:
     with connect(cluster) as client:
         log = list(final_numbers(client, 0))
     felt.check(log)
+    # What is committed two of them have: the third may not have got the last of it.
+    wait_until(lambda: len({cluster.told(each).partitions[0].last_id for each in range(3)}) == 1, "all have all")
     cluster.open_files()
     assert len({records_on_disk(cluster, replica, 0) for replica in range(3)}) == 1
 
