@@ -146,8 +146,8 @@ class KvCall:
 
 
 class ItemState(NamedTuple):
-    """``value`` None: missing. ``version`` None: that of a write nobody was told of. ``floor``: all versions so far are
-    known to be at most this. It may be missing from ``earliest`` on and is missing after ``latest``."""
+    """``value`` None: missing. ``version`` None: that of a write nobody was told of, which is at least ``floor``. What
+    is written later is above that. It may be missing from ``earliest`` on and is missing after ``latest``."""
 
     value: Hashable | None = None
     version: int | None = -1
@@ -173,7 +173,7 @@ def item_model(slack_s: float = 0.0) -> Model:
             return None
         if version is None or version == state.version:
             return state
-        if state.version is None and version > state.floor:
+        if state.version is None and version >= state.floor:
             return state._replace(version=version, floor=version)
         return None
 
@@ -197,7 +197,7 @@ def item_model(slack_s: float = 0.0) -> Model:
         version = call.result.version if isinstance(call.result, Stored) else None
         if version is not None and version <= state.floor:
             return None
-        floor = state.floor if version is None else version
+        floor = state.floor + 1 if version is None else version  # so that no write of which no version is known is none
         return ItemState(value, version, floor, call.invoked + life_s, call.end + life_s)
 
     def step(state: ItemState, call: KvCall) -> ItemState | None:

@@ -270,6 +270,8 @@ def test_o47_a_zombie_is_fenced(cluster: RealCluster) -> None:
 async def kills(cluster: RealCluster, seed: int, rounds: list[str], keys: int = 4) -> int:
     """Clients record while something happens to somebody in every round; the number of calls."""
     random = Random(seed)
+    cluster.grow(3)  # there are, unless this test is run alone
+    await asyncio.to_thread(cluster.wait_served, 3, 100.0)
     async with contextlib.AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(await kv.connect_async(cluster.name, zookeeper=cluster.zookeeper))

@@ -15,7 +15,7 @@ from tests.simulation.campaign import Caught, Passed, hunt, one_seed
 from tests.simulation.changes import CHANGES
 from tests.simulation.clients import SHARES
 from tests.simulation.growth import GROWS
-from tests.simulation.kv import KV, TOGETHER
+from tests.simulation.kv import KV, LIBRARY, TOGETHER
 from tests.simulation.membership import SERVERS
 from tests.simulation.moves import LARGE, MOVES
 from tests.simulation.mutations import MUTATIONS, PARTS
@@ -73,7 +73,7 @@ def _one_seed(seed: int) -> int:
 def _outcomes(options: argparse.Namespace) -> Iterator[Passed | Caught]:
     seeds = [*range(options.first, options.first + options.seeds)]
     if not options.first:  # and a few of each kind in which more can happen
-        kinds = [GROWS, TRIMS, SCRUBS, SETS, SETS | GROWS, KV, KV | TRIMS, KV | TOGETHER, TOPICS]
+        kinds = [GROWS, TRIMS, SCRUBS, SETS, SETS | GROWS, KV, KV | TRIMS, KV | TOGETHER, KV | LIBRARY, TOPICS]
         kinds += [TOPICS | TRIMS, TOPICS | KV, TOPICS | GROWS, TOPICS | BOUND, SHARES]
         kinds += [SETS | MOVES, SETS | MOVES | GROWS, LARGE | SETS, LARGE | SETS | MOVES]
         kinds += [SERVERS, SERVERS | SETS | MOVES, CHANGES, CHANGES | KV]

@@ -13,16 +13,21 @@ from tests.simulation.kv_actors import KV_PORT, SimArranger, SimKvActor
 from tests.simulation.kv_clients import SimKvClient
 from tests.simulation.kv_faults import KvFaults
 from tests.simulation.kv_history import KvHistory
+from tests.simulation.kv_library import SimLibraryClient, fold
 from tests.simulation.process import Process
+from waltz_ray.kv.records import decode_record
+from waltz_ray.protocol.records import RECORD_HEADER_BYTES
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["KV", "TOGETHER", "KvPart"]
+__all__ = ["KV", "LIBRARY", "TOGETHER", "KvPart"]
 
 KV = 1 << 28
 TOGETHER = 1 << 33
 """Beside ``KV``: clients write several items with one command."""
+LIBRARY = 1 << 37
+"""Beside ``KV``: there are clients of the library, too, which scan and watch."""
 
 
 class KvPart:
@@ -46,6 +51,11 @@ class KvPart:
                 self, 2, Random(random.getrandbits(64)), native=True, reads=0.9 if cautious else 0.97, cautious=cautious
             ),
         ]
+        self.library = [
+            SimLibraryClient(self, number, Random(random.getrandbits(64)))
+            for number in range(10, 12)
+            if world.seed & LIBRARY
+        ]
         self.faults = KvFaults(self)
         self._reader: SimKvClient | None = None
         self._missing: set[str] = set()
@@ -56,7 +66,7 @@ class KvPart:
         return self.space.partitions
 
     def processes(self) -> list[Process]:
-        return [*self.actors, self.arranger, *self.clients]
+        return [*self.actors, self.arranger, *self.clients, *self.library]
 
     def address_of(self, actor: int) -> tuple[str, int]:
         return self.actors[actor].host, KV_PORT
@@ -65,18 +75,21 @@ class KvPart:
         """Whose ``host:port`` that is."""
         return next(actor.number for actor in self.actors if actor.host == server.rpartition(":")[0])
 
+    def _callers(self) -> list[SimKvClient | SimLibraryClient]:
+        return [*self.clients, *self.library]
+
     # ---- the end ------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
         """Clocks are right again; nobody begins anything new."""
         for actor in self.actors:
             actor.clock_offset_ms, actor.deaf_until_s = 0, 0.0
-        for client in self.clients:
+        for client in self._callers():
             client.working = False
 
     def quiet(self) -> bool:
         """Every call has ended."""
-        return all(client.up and not client.busy for client in self.clients)
+        return all(client.up and not client.busy for client in self._callers())
 
     def all_read(self) -> bool:
         """A new client has read every item: what was acknowledged must be there."""
@@ -90,6 +103,18 @@ class KvPart:
             for name in sorted(self._missing):
                 self._reader.spawn(self._read(self._reader, name))
         return not self._missing
+
+    def all_seen(self) -> bool:
+        """Who watches has what the log says that there is."""
+        there: dict[str, tuple[bytes, int]] = {}
+        for number in self.partitions if self.library else ():
+            for at, record in sorted(self.world.history.committed[number].items()):
+                fold(there, at, decode_record(record[RECORD_HEADER_BYTES:-4]))
+        return all(client.seen == there for client in self.library)
+
+    def lasts(self, key: str) -> bool:
+        """Whether an item is never given a deadline."""
+        return bool(self.library) and key.endswith("1")
 
     async def _read(self, reader: SimKvClient, name: str) -> None:
         while not await reader.read(name):
@@ -107,6 +132,7 @@ class KvPart:
         return "\n".join(
             [
                 f"kv items not read: {sorted(self._missing)}; calls open: {[client.busy for client in self.clients]}",
+                f"watched: {[client.seen for client in self.library]}",
                 *(actor.state() for actor in self.actors),
             ]
         )

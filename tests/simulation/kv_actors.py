@@ -21,6 +21,7 @@ from waltz_ray.config import ClientConfig, KvConfig
 from waltz_ray.connecting import StoreDirectory
 from waltz_ray.coordination.unit_store import UnitStore
 from waltz_ray.errors import ConfigError, CoordinationError, ProjectionFailed, Trimmed, VersionConflict
+from waltz_ray.kv.client import connections, engine
 from waltz_ray.kv.placement import BucketSplitting
 from waltz_ray.kv.routing import Unit
 from waltz_ray.kv.serving import space_node, space_server
@@ -179,6 +180,8 @@ def kv_conditions(part: KvPart) -> Iterator[None]:
         mock.patch.object(space_server, "SteadyClock", clock),
         mock.patch.object(space_server, "boot_s", lease_clock_s),
         mock.patch.object(space_node, "secrets", chance),
+        mock.patch.object(engine, "secrets", chance),
+        mock.patch.object(connections, "random", part.random),
     ):
         yield
 

@@ -69,7 +69,7 @@ from waltz_ray.kv.wire_framer import KvFramer
 if TYPE_CHECKING:
     from tests.simulation.kv import KvPart
 
-__all__ = ["SimKvClient"]
+__all__ = ["SimKvClient", "of_model"]
 
 _AGAIN = "nothing has happened; try again"
 _PERHAPS = "it may have happened"
@@ -237,14 +237,14 @@ class SimKvClient(Process):
     async def _store(self, key: str) -> None:
         self._values += 1
         value = f"{self.loop.name}/{self._values}".encode()
-        life_s = float(self.random.choice([0, 0, 0, 1, 2]))
+        life_s = float(self.random.choice([0, 0, 0, 1, 2])) * (not self.part.lasts(key))
         if not self.native:
             command = SetCommand(ValueType.STRING, 0, fnv1a_32(key.encode()), int(life_s), False, key.encode(), value)
             asked = Store(value, life_s or float("inf"))
             await self._call(key, asked, lambda request: command, lambda reply: self._put_ended(reply, asked))
             return
         expected = self._expected(key)
-        asked = Store(value, life_s or float("inf"), _of_model(expected))
+        asked = Store(value, life_s or float("inf"), of_model(expected))
         await self._put(key, asked, Op(OpKind.SET, key.encode(), 4, value, int(life_s * 1000), expected))
 
     async def _store_several(self) -> None:
@@ -283,17 +283,17 @@ class SimKvClient(Process):
             expected = self._expected(key)
             self._values += 1
             value = f"{self.loop.name}/{self._values}".encode()
-            asked.append(Store(value, float("inf"), _of_model(expected)))
+            asked.append(Store(value, float("inf"), of_model(expected)))
             ops.append(Op(OpKind.SET, key.encode(), 4, value, 0, expected))
         return keys, asked, ops
 
     async def _erase(self, key: str) -> None:
         expected = self._expected(key)
-        await self._put(key, Erase(_of_model(expected)), Op(OpKind.DELETE, key.encode(), expected=expected))
+        await self._put(key, Erase(of_model(expected)), Op(OpKind.DELETE, key.encode(), expected=expected))
 
     async def _retime(self, key: str) -> None:
-        expected, life_s = self._expected(key), float(self.random.choice([0, 1, 3]))
-        asked = Retime(life_s or float("inf"), _of_model(expected))
+        expected, life_s = self._expected(key), float(self.random.choice([0, 1, 3])) * (not self.part.lasts(key))
+        asked = Retime(life_s or float("inf"), of_model(expected))
         await self._put(key, asked, Op(OpKind.TOUCH, key.encode(), expires_ms=int(life_s * 1000), expected=expected))
 
     def _expected(self, key: str) -> int:
@@ -502,5 +502,6 @@ def _by_code(code: int) -> str:
     raise AssertionError(f"an actor answers with {FailCode(code).name}")
 
 
-def _of_model(expected: int) -> int:
-    return {ANY_VERSION: ANYTHING, ABSENT: MISSING}.get(expected, expected)
+def of_model(expected: int | None) -> int:
+    """What the model expects where a client expects this; None: whatever is there."""
+    return {ANY_VERSION: ANYTHING, ABSENT: MISSING}.get(ANY_VERSION if expected is None else expected, expected or 0)

@@ -126,8 +126,10 @@ class KvFaults:
                 world.network.break_connection(stream, 0.0, 0.0)
 
     def _jump(self) -> bool:
-        actor = self.random.choice(self.part.actors)
-        actor.clock_offset_ms = jump_of_a_clock_ms(self.random)
+        """Of one that has its clock already: what that begins with is believed (``SteadyClock``)."""
+        actor, offset_ms = self.random.choice(self.part.actors), jump_of_a_clock_ms(self.random)
+        if actor.server is not None and actor.server.node is not None:
+            actor.clock_offset_ms = offset_ms
         return True
 
     # ---- units

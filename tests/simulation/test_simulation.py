@@ -17,7 +17,7 @@ from tests.simulation.changes import CHANGES
 from tests.simulation.clients import SHARES
 from tests.simulation.growth import GROWS
 from tests.simulation.known_seeds import KNOWN_SEEDS
-from tests.simulation.kv import KV, TOGETHER
+from tests.simulation.kv import KV, LIBRARY, TOGETHER
 from tests.simulation.membership import SERVERS
 from tests.simulation.moves import LARGE, MOVES
 from tests.simulation.mutations import MUTATIONS
@@ -174,6 +174,13 @@ def test_histories_in_which_items_are_written_together() -> None:
     assert counts["kv written together"] > 20 * (SEEDS // 20), counts
 
 
+def test_histories_of_the_library_s_clients() -> None:
+    counts = Counter[str]()
+    for seed in range(KV + LIBRARY, KV + LIBRARY + SEEDS // 40):
+        counts.update(passed(seed).counts)
+    assert min(counts["kv scans"], counts["kv events"]) > 20 * (SEEDS // 40), counts
+
+
 def test_histories_of_topics() -> None:
     counts, faults = Counter[str](), Counter[str]()
     for seed in range(TOPICS, TOPICS + SEEDS // 20):
@@ -198,7 +205,7 @@ def test_what_was_found_stays_mended(seed: int) -> None:
     assert passed(seed).commits > 0
 
 
-@pytest.mark.parametrize("seed", [0x2A, KV + 1, TOPICS + 1], ids=hex)
+@pytest.mark.parametrize("seed", [0x2A, KV + LIBRARY + 1, TOPICS + BOUND + 1], ids=hex)
 def test_the_same_seed_is_the_same_history(seed: int) -> None:
     """Also in another process, with other hashes of strings."""
     here = [passed(seed).digest, passed(seed).digest]

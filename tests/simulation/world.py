@@ -251,6 +251,7 @@ class World:
         if self.kv is not None:
             self._wait("every call of the key/value layer has ended", deadline, self.kv.quiet)
             self._wait("every item is read", deadline, self.kv.all_read)
+            self._wait("who watches has what there is", deadline, self.kv.all_seen)
         if self.topics is not None:
             self._wait("every message has its fate", deadline, self.topics.quiet)
             self._wait("of each group each partition is had by one", deadline, self.topics.shared)

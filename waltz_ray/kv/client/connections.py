@@ -106,7 +106,7 @@ class KvConnections:
             others = self.table.announced(server, message)
         else:
             others = self.table.changed(server, message)
-        for other in others:
+        for other in sorted(others):
             for peer in (self._peers.get(other), *self._private):
                 if peer is not None and peer.server == other and (link := peer.ready) is not None:
                     link.doubt()
@@ -114,7 +114,7 @@ class KvConnections:
 
     def listed(self, servers: tuple[str, ...]) -> None:
         # In the dialect 2012 they are told one by one.
-        self._listed = servers if len(servers) != 1 else tuple({*self._listed, *servers})
+        self._listed = servers if len(servers) != 1 else tuple(dict.fromkeys((*self._listed, *servers)))
         self._connect_all()
 
     def changed(self) -> None:
@@ -142,7 +142,7 @@ class KvConnections:
         if self._closed:
             return
         wanted = self.known
-        for server in wanted:
+        for server in sorted(wanted):
             self.peer(server)
         for server in [server for server, peer in self._peers.items() if server not in wanted and peer.link is None]:
             self._background(self._peers.pop(server).stop())
