@@ -12,6 +12,7 @@ from tests.simulation import (
     mutations_changes,
     mutations_channels,
     mutations_kv,
+    mutations_library,
     mutations_moves,
     mutations_servers,
     mutations_several,
@@ -25,7 +26,7 @@ from tests.simulation.clients import SHARES
 from tests.simulation.growth import GROWS
 from tests.simulation.history import Violation
 from tests.simulation.known_seeds import KNOWN_SEEDS
-from tests.simulation.kv import KV, TOGETHER
+from tests.simulation.kv import KV, LIBRARY, TOGETHER
 from tests.simulation.membership import SERVERS
 from tests.simulation.moves import MOVES
 from tests.simulation.mutations import MUTATIONS
@@ -47,6 +48,7 @@ _ONLY_WITH = {
     SCRUBS: mutations_upkeep.__all__,
     KV: mutations_kv.__all__,
     KV | TOGETHER: mutations_several.__all__,
+    KV | LIBRARY: mutations_library.__all__,
     KV | TRIMS: mutations_anew.__all__,
     TOPICS: mutations_topics.__all__,
     TOPICS | BOUND: mutations_bound.__all__,

@@ -107,8 +107,9 @@ class KvPart:
     def all_seen(self) -> bool:
         """Who watches has what the log says that there is."""
         there: dict[str, tuple[bytes, int]] = {}
-        for number in self.partitions if self.library else ():
-            for at, record in sorted(self.world.history.committed[number].items()):
+        for number in self.partitions:
+            log, *_ = self.world.read_logs(number).values()
+            for at, record in enumerate(log):
                 fold(there, at, decode_record(record[RECORD_HEADER_BYTES:-4]))
         return all(client.seen == there for client in self.library)
 

@@ -16,6 +16,7 @@ from tests.simulation.kv_clients import of_model
 from tests.simulation.kv_history import OpenCall
 from tests.simulation.process import CLUSTER, Process
 from tests.simulation.topic_actors import log_client
+from tests.simulation.zookeeper import SimZooKeeper
 from waltz_ray.client.aio import AsyncWaltzClient
 from waltz_ray.client.client import WaltzClient
 from waltz_ray.config import ClientConfig
@@ -39,7 +40,7 @@ _AGAIN_S = 0.2
 class SimKvPlace:
     """``KvPlace`` of the simulated cluster, for one process."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: SimLibraryClient) -> None:
         self._process = process
 
     def directory(self) -> MemberDirectory:
@@ -51,7 +52,7 @@ class SimKvPlace:
         raise AssertionError("there are no threads here")
 
     async def log_async(self) -> AsyncWaltzClient:
-        return await log_client(self._process, _SPACE, ClientConfig(quick_mounts_ms=0))
+        return await log_client(self._process, _SPACE, ClientConfig(quick_mounts_ms=0), self._process.new_session())
 
 
 class SimLibraryClient(Process):
@@ -71,15 +72,24 @@ class SimLibraryClient(Process):
         self._values = 0
         self._versions: dict[str, int] = {}
         self._told: dict[str, int] = {}  # by item, the version that the watch has told last
-        self._open: set[OpenCall] = set()
+        self._open: dict[OpenCall, None] = {}
+        self._sessions: list[SimZooKeeper] = []
 
     def start(self) -> None:
         self.begin()
-        self._open, self.busy, self.seen = set(), 0, {}
+        self._open, self.busy, self.seen = {}, 0, {}
         self.spawn(self._live())
+
+    def new_session(self) -> SimZooKeeper:
+        """Another one, for what is closed before its process ends."""
+        self._sessions.append(self.world.zookeeper.connect(self.loop))
+        return self._sessions[-1]
 
     def kill(self, why: str, silent_s: float = 0.0) -> None:
         super().kill(why, silent_s)
+        for session in self._sessions:
+            self.world.zookeeper.gone(session, self.session_s)
+        self._sessions.clear()
         for call in self._open:
             call.ended(None)
         self._open.clear()
@@ -106,12 +116,12 @@ class SimLibraryClient(Process):
 
     def _begin(self, key: str, asked: Asked) -> OpenCall:
         call = self.part.history.begin(key, asked, self.loop.name)
-        self._open.add(call)
+        self._open[call] = None
         self.busy += 1
         return call
 
     def _end(self, call: OpenCall, result: Result | None) -> None:
-        self._open.discard(call)
+        self._open.pop(call, None)
         self.busy -= 1
         call.ended(result)
         version = getattr(result, "version", None)
@@ -119,7 +129,7 @@ class SimLibraryClient(Process):
             self._versions[call.key] = version
 
     def _never(self, call: OpenCall) -> None:
-        self._open.discard(call)
+        self._open.pop(call, None)
         self.busy -= 1
         call.never()
 

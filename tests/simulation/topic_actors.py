@@ -14,6 +14,7 @@ from tests.simulation.late_feeds import heard_late
 from tests.simulation.process import CLUSTER, Process
 from tests.simulation.threads import listen
 from tests.simulation.topic_offsets import offsets_of
+from tests.simulation.zookeeper import SimZooKeeper
 from waltz_ray.actors import units
 from waltz_ray.actors.topic_slots import TopicSlots
 from waltz_ray.client.aio import AsyncWaltzClient
@@ -49,10 +50,13 @@ _SAID_AGAIN = 30
 """Records after which an owner says again that it is one."""
 
 
-async def log_client(process: Process, space: str, config: ClientConfig) -> AsyncWaltzClient:
-    """A started client of a space."""
-    assert process.zookeeper is not None
-    client = AsyncWaltzClient(StoreDirectory(process.zookeeper, CLUSTER, space), TcpTransport(), config=config)
+async def log_client(
+    process: Process, space: str, config: ClientConfig, session: SimZooKeeper | None = None
+) -> AsyncWaltzClient:
+    """A started client of a space; over the process's own session, if none is given."""
+    session = session or process.zookeeper
+    assert session is not None
+    client = AsyncWaltzClient(StoreDirectory(session, CLUSTER, space), TcpTransport(), config=config)
     await client.start()
     return client
 

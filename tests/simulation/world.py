@@ -251,7 +251,6 @@ class World:
         if self.kv is not None:
             self._wait("every call of the key/value layer has ended", deadline, self.kv.quiet)
             self._wait("every item is read", deadline, self.kv.all_read)
-            self._wait("who watches has what there is", deadline, self.kv.all_seen)
         if self.topics is not None:
             self._wait("every message has its fate", deadline, self.topics.quiet)
             self._wait("of each group each partition is had by one", deadline, self.topics.shared)
@@ -279,9 +278,12 @@ class World:
             self.moving.check()
         # Layers' actors may have appended since: what is on its way to a replica is no difference.
         self._wait("all replicas are alike at one moment", deadline, self._converged)
+        if self.kv is not None and self.kv.library:
+            seen = self.kv.all_seen
+            self._wait("who watches has what there is", deadline, lambda: self._converged() and seen())
         living, count = set(self.living()), len(self.history.committed)
         nothing: dict[int, list[bytes]] = {0: []}
-        every = [self._read_logs(p) if p in living else nothing for p in range(count)]
+        every = [self.read_logs(p) if p in living else nothing for p in range(count)]
         times = [self._times(p) if p in living else {} for p in range(count)]
         outcome = Outcome(self.history, every, times, self.now_ms(), self._of_layers())
         for check in CHECKERS:
@@ -425,7 +427,8 @@ class World:
             return False
         return True
 
-    def _read_logs(self, partition_id: int) -> dict[int, list[bytes]]:
+    def read_logs(self, partition_id: int) -> dict[int, list[bytes]]:
+        """The records that each of its replicas has, and has had."""
         found: dict[int, list[bytes]] = {}
         first_ids: dict[int, int] = {}
         there: dict[int, bytes] = {}

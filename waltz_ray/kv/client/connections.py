@@ -52,7 +52,7 @@ class KvConnections:
         self._private: set[KvPeer] = set()
         self._members: tuple[str, ...] = ()  # that the directory names
         self._listed: tuple[str, ...] = ()  # that an actor has named last
-        self._waiters: set[asyncio.Future[None]] = set()  # for any news
+        self._waiters: dict[asyncio.Future[None], None] = {}  # for any news, who came first first
         self._tasks: set[asyncio.Task[object]] = set()
         self._starting: asyncio.Task[Callable[[], None]] | None = None
         self._closed = False
@@ -118,7 +118,7 @@ class KvConnections:
         self._connect_all()
 
     def changed(self) -> None:
-        waiters, self._waiters = self._waiters, set()
+        waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             settle(waiter, None)
 
@@ -200,13 +200,13 @@ class KvConnections:
     async def news(self, until_s: float) -> None:
         """Wait until anything changes, or until then by the loop's clock."""
         waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         timer = self._loop.call_at(until_s, settle, waiter, None)
         try:
             await waiter
         finally:
             timer.cancel()
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
 
     async def all_known(self, end_s: float) -> None:
         """Until each bucket's actor is known and connected, or then by the loop's clock. AccessRefused."""

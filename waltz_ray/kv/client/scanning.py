@@ -88,10 +88,9 @@ class PartitionPages:
         engine = self._engine
         if refused := engine.connections.refused():
             raise refused
-        owners = {engine.table.owner(bucket) for bucket in self._buckets()} - {None}
+        owners = {owner for bucket in self._buckets() if (owner := engine.table.owner(bucket)) is not None}
         asked = []
-        for server in owners:
-            assert server is not None
+        for server in sorted(owners):
             link = engine.connections.link(server)
             if link is not None:
                 command = ScanCommand(self._partition, self._map_name, self._prefix, self._after, self._limit)
