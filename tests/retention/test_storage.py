@@ -391,6 +391,37 @@ def test_trimming_needs_no_room() -> None:
     assert contents(reopen(disk).partition(0))[log.first_id :] == [data_of(i) for i in range(log.first_id, 63)]
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["index is behind", "index is lost"])
+def test_a_start_needs_no_room_for_the_index_of_the_newest_segment(lost: bool) -> None:
+    """Else a full disk, whose replica is started anew, would never be made free. It gets its entries when it can."""
+    config = replace(SMALL, segment_size_bytes=3_000, index_flush_interval=50, journal_bytes=0)
+    disk = FaultyDisk()
+    log = create(disk, config).partition(0)
+    log.open_session(1)
+    append(log, 60)
+    append(log, 63)
+    log.sync()
+    newest = segments(disk)[-1]
+    if lost:
+        disk.remove(f"{DIRECTORY}/0/{newest:019d}.idx")
+    disk.capacity_bytes = disk._used()
+    for _ in range(2):
+        disk.end_process()
+        store = reopen(disk, config)
+        log = store.partition(0)
+        assert contents(log) == [data_of(i) for i in range(123)]
+    ReplicaService(store).retain(NOTHING, {0: newest})
+    assert log.first_id == newest
+    disk.capacity_bytes = None
+    append(log, 200)
+    log.sync()
+    disk.crash()
+    store = reopen(disk, config)
+    assert contents(store.partition(0))[newest:] == [data_of(i) for i in range(newest, 323)]
+    store.close()
+    assert_verifies(disk, 322)
+
+
 @pytest.mark.parametrize("first_id", [0, 100])
 def test_giving_up_all_records_needs_no_room(first_id: int) -> None:
     disk, service = filled_to_the_last_byte()

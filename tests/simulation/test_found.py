@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import uuid
 from random import Random
 from unittest import mock
@@ -199,14 +200,14 @@ def test_opening_a_partition_on_a_full_disk_can_be_repeated_for_ever() -> None:
     log.append(1, _records(30))
     log.sync()
     disk.crash()
-    disk.capacity_bytes = 0
     store = ReplicaStore.open(disk, "/data", KEY, config)
+    disk.errors["pwrite", ".seg"] = errno.ENOSPC  # where even what is overwritten takes room
     before = disk.open_handles()
     for _ in range(3):
         with pytest.raises(DiskFull):
             store.partition(0)
     assert disk.open_handles() == before
-    disk.capacity_bytes = None
+    disk.errors.clear()
     assert store.partition(0).last_id == 29
 
 

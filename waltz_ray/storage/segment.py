@@ -202,6 +202,7 @@ class ActiveSegment:
         """Cut both files to what was found and make that durable, whatever a failed sync before has left of it.
 
         The top of ``recovery.py`` says why just these bytes are written again, and why the index comes after the sync.
+        What the index lacks waits for room where there is none: a start must not need any, for it is to make some.
         """
         disk = self.disk
         if disk.disk.size(self.handle) != self.end:
@@ -213,10 +214,15 @@ class ActiveSegment:
         disk.fsync(self.handle, self.path)
         self._unproven, self._allocated = range(0), self.end
         self.cut_index()
-        disk.pwrite(self.index_handle, self.index_path, self.header.encode(), 0)
-        self.write_index(self._checkpointed, self._kept)
-        self._kept = _NO_OFFSETS
-        self.flush_index()
+        self._index_header_is_ours = False  # on the disk, perhaps
+        try:
+            self.write_index(self._checkpointed, self._kept)
+            self._kept = _NO_OFFSETS
+            self.flush_index()
+        except DiskFull:
+            if len(self._kept):  # where even what is overwritten takes room
+                raise
+            self.cut_index()
         disk.fsync(self.index_handle, self.index_path)
 
     def write(self, offsets: Int64s, body: memoryview) -> None:
@@ -314,6 +320,9 @@ class ActiveSegment:
 
     def write_index(self, start: int, entries: Int64s) -> None:
         """Write index entries from position ``start``. Needs no lock: see ``index_written``."""
+        if not self._index_header_is_ours:
+            self.disk.pwrite(self.index_handle, self.index_path, self.header.encode(), 0)
+            self._index_header_is_ours = True
         at = HEADER_BYTES + start * INDEX_ENTRY_BYTES
         self.disk.pwrite(self.index_handle, self.index_path, entries.astype(">i8").tobytes(), at)
 
@@ -323,7 +332,7 @@ class ActiveSegment:
         self.flushed_count += count
 
     def flush_index(self) -> None:
-        """All entries into the index file, flushed."""
+        """All entries into the index file, flushed. DiskFull: not those of ``_tail``."""
         entries = self._joined_tail()
         if len(entries):
             self.write_index(self.flushed_count, entries)
