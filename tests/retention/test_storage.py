@@ -391,6 +391,39 @@ def test_trimming_needs_no_room() -> None:
     assert contents(reopen(disk).partition(0))[log.first_id :] == [data_of(i) for i in range(log.first_id, 63)]
 
 
+@pytest.mark.parametrize("size", [600, 1_000_000], ids=["segments", "one segment"])
+@pytest.mark.parametrize("survival", [Survival(1.0), Survival(0.0), Survival(0.5, 0.4)], ids=str)
+def test_a_log_all_of_which_may_go_needs_no_room_to_go(size: int, survival: Survival) -> None:
+    """Its newest segment has records that may go, too; for another one there is no room. And a crash at each step."""
+    config = replace(SMALL, segment_size_bytes=size, journal_bytes=0)
+    for step in range(200):
+        disk = FaultyDisk(seed=step)
+        store = create(disk, config)
+        store.partition(0).open_session(1)
+        append(store.partition(0), 61)
+        store.partition(0).sync()
+        disk.capacity_bytes = disk._used()
+        disk.crash_after = step
+        try:
+            ReplicaService(store).retain(NOTHING, {0: 61})
+            assert (store.partition(0).first_id, segments(disk)) == (61, [61])
+        except Crashed:
+            disk.crash(survival)
+            store = reopen(disk, config)
+            assert (store.partition(0).last_id, store.partition(0).damaged) == (60, None)
+            ReplicaService(store).retain(NOTHING, {0: 61})
+        else:
+            assert step > 10
+            return
+        log = store.partition(0)
+        assert (log.first_id, log.last_id, segments(disk)) == (61, 60, [61])
+        append(log, 3)
+        log.sync()
+        disk.crash(survival)
+        assert contents(reopen(disk, config).partition(0))[61:] == [data_of(i) for i in range(61, 64)]
+    raise AssertionError("it never ends")
+
+
 @pytest.mark.parametrize("lost", [False, True], ids=["index is behind", "index is lost"])
 def test_a_start_needs_no_room_for_the_index_of_the_newest_segment(lost: bool) -> None:
     """Else a full disk, whose replica is started anew, would never be made free. It gets its entries when it can."""

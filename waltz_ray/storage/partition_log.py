@@ -575,8 +575,11 @@ class PartitionLog:
                 raise InvalidInput(f"partition {self.partition_id}: cannot begin with transaction {first_id}")
             self._lower_marks(first_id - 1)
             self._shorten(min(self.last_id, first_id - 1))
-            self._begins_at = first_id
-            self._adopt(self._cut(first_id - 1))
+            self._begin_anew(first_id)
+
+    def _begin_anew(self, first_id: int) -> None:
+        self._begins_at = first_id
+        self._adopt(self._cut(first_id - 1))
 
     def trim(self, mark: int) -> None:
         """Drop the closed segments of which every record is below ``mark``, and the newest one with them if all that
@@ -590,7 +593,13 @@ class PartitionLog:
             if self.damaged is not None or self._active is None:
                 return
             if mark > self.last_id >= self._active.first_id:
-                self._roll_here()
+                try:
+                    self._roll_here()
+                except DiskFull:
+                    if self.damaged is None:
+                        self._begin_anew(self.last_id + 1)  # all of it may go, and that makes room before it needs any
+                        return
+                    raise
             dropped = trimming.segments_below(self._segments, mark)
             if dropped:
                 self._drop(self._segments[dropped])

@@ -11,7 +11,9 @@ trim: the file is written    the old beginning or the new one            with th
                                                                          nobody looks at them any more
 trim: no room for the file   an index less, of the oldest segment        makes it anew
 trim: segments are unlinked  some of those below the beginning           removes the others
-begin_at: no room either     the same                                    the same
+trim of all: no room for     as begin_at, with the record behind the     as begin_at
+another newest segment       last one
+begin_at: no room either     an index less, of the oldest segment        makes it anew
 begin_at: the file, *empty*  all segments of the log that was given up   removes every segment, makes the first one,
                                                                          then writes the file without *empty*
 begin_at: the segments go,   some of them; the new one, without header,  the same: until the file is without *empty*
