@@ -27,6 +27,7 @@ from waltz_ray.protocol.ids import Endpoint
 from waltz_ray.protocol.messages.replica import Append, Appended
 from waltz_ray.runtime.status import ScrubStatus
 from waltz_ray.storage.disk import OsDisk
+from waltz_ray.storage.partition_log import PartitionLog
 from waltz_ray.storage.repair import RepairSource
 from waltz_ray.storage.replica_service import ReplicaService
 from waltz_ray.storage.scrub_plan import ScrubPlan, ScrubRecord, ScrubTarget
@@ -228,6 +229,32 @@ def test_without_a_scrub_what_readers_meet_is_repaired() -> None:
     keep_up(upkeep, clock, 2 * LOOK_S)
     assert contents(log) == [data_of(i) for i in range(RECORDS)]
     upkeep.close()
+
+
+def test_who_checks_piece_by_piece_does_not_look_at_all_partitions_with_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 24,576 partitions that took most of a core's time."""
+    disk, clock = FaultyDisk(), Clock()
+    store = filled(disk, partitions=2)
+    store.grow(3)
+    config = replace(SMALL, scrub_bytes_per_s=400, scrub_interval_s=0)
+    upkeep, looks, steps, partition = Upkeep(store, config, lambda: [Peer()], clock), 0, 0, store.partition
+
+    def looked(partition_id: int) -> PartitionLog:
+        nonlocal looks
+        looks += partition_id == 2  # it has nothing to check
+        return partition(partition_id)
+
+    monkeypatch.setattr(store, "partition", looked)
+    while upkeep.progress.last_pass_ms is None:
+        clock.now_s += max(upkeep.step() / 100, 1e-6)
+        steps += 1
+    assert steps > 15
+    assert looks <= 3
+    disk.flip(closed_path(disk, 1), 128 + 40)
+    with pytest.raises(SegmentRotten):
+        contents(partition(0))
+    keep_up(upkeep, clock, 100.0)
+    assert contents(partition(0)) == [data_of(i) for i in range(RECORDS)]
 
 
 def test_the_rate_bounds_scrub_and_repair() -> None:

@@ -32,7 +32,7 @@ __all__ = ["LOOK_S", "Unrepaired", "Upkeep"]
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""How often it is looked whether a reader has met rot."""
+"""How often it is looked whether a reader has met rot: at all partitions, which may be thousands."""
 
 _KEEP_S = 60.0  # between two records of how far the scrub is
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 300.0  # after a repair that failed
@@ -73,6 +73,7 @@ class Upkeep:
         if self._kept is not None:
             self._plan.go_on(now_s(), store.now_ms(), self._kept)
         self._failures: dict[tuple[int, int], _Failure] = {}
+        self._look_s = now_s()  # when it is looked for rot next
         self._repairing: tuple[int, int] | None = None
         self._pieces: Iterator[int] = iter(())
 
@@ -91,13 +92,18 @@ class Upkeep:
 
     def step(self) -> float:
         """Repair a piece, or check one; the seconds until the next step. SyncFailed: end the process."""
-        if self._repairing is None:
+        now_s = self._now_s()
+        if self._repairing is None and now_s >= self._look_s:
+            self._look_s = now_s + LOOK_S / 2  # not at every piece that the scrub reads
             self._begin_a_repair()
         if self._repairing is not None:
             return self._repair(*self._repairing)
         if not self._config.scrub_bytes_per_s:
             return LOOK_S
+        found = self._plan.progress.found
         pause_s = self._scrub.step()
+        if self._plan.progress.found > found:
+            self._look_s = now_s
         self._keep()
         return min(LOOK_S, pause_s)
 
@@ -180,4 +186,4 @@ class Upkeep:
         close = getattr(self._pieces, "close", None)
         if close is not None:
             close()  # its files go
-        self._repairing, self._pieces = None, iter(())
+        self._repairing, self._pieces, self._look_s = None, iter(()), self._now_s()
