@@ -222,11 +222,12 @@ class SyncFailed(StorageError):
 
 
 class Corruption(StorageError):
-    """Damaged bytes on disk: ``file`` (path), ``offset`` (bytes), ``reason``."""
+    """Damaged bytes on disk: ``file`` (path), ``offset`` (bytes), ``reason``. ``unreadable``: the disk does not give
+    them; the next time it may, and then they may be right."""
 
-    def __init__(self, file: str, offset: int, reason: str) -> None:
-        super().__init__(file, offset, reason)
-        self.file, self.offset, self.reason = file, offset, reason
+    def __init__(self, file: str, offset: int, reason: str, unreadable: bool = False) -> None:
+        super().__init__(file, offset, reason, unreadable)
+        self.file, self.offset, self.reason, self.unreadable = file, offset, reason, unreadable
 
     def __str__(self) -> str:
         return f"{self.file}: damaged at byte {self.offset}: {self.reason}"

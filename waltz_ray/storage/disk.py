@@ -25,13 +25,14 @@ from typing import Literal, Protocol
 
 from waltz_ray.errors import DiskFull, OutOfResources, StorageError, SyncFailed
 
-__all__ = ["Disk", "DurableDisk", "Mode", "OsDisk", "Writable", "enough_resources", "is_shortage"]
+__all__ = ["Disk", "DurableDisk", "Mode", "OsDisk", "Writable", "enough_resources", "is_shortage", "is_unreadable"]
 
 Mode = Literal["read", "write", "create"]
 Writable = bytes | memoryview
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NO_HANDLES = (errno.EMFILE, errno.ENFILE)
 NO_RESOURCES = (*NO_HANDLES, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
+NOT_READ = (errno.EIO, errno.ENODATA, errno.EBADMSG, errno.EUCLEAN)  # a bad sector; a file system's own checksum
 
 _ZEROS = bytes(32 * 1024)
 _SYNC_FILE_RANGE_WRITE = 2
@@ -69,6 +70,11 @@ def enough_resources(path: str) -> Iterator[None]:
 def is_shortage(error: OSError) -> bool:
     """Whether this is a lack of handles or memory, and says nothing about the file."""
     return error.errno in NO_RESOURCES
+
+
+def is_unreadable(error: OSError) -> bool:
+    """Whether the disk does not give these bytes, of a file that is there. Others of it, and other files, it may."""
+    return error.errno in NOT_READ
 
 
 def _out_of_resources(path: str, why: str | None) -> OutOfResources:

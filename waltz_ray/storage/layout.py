@@ -17,7 +17,7 @@ import numpy as np
 
 from waltz_ray.errors import Corruption
 from waltz_ray.protocol.records import RECORD_HEADER_BYTES, RECORD_OVERHEAD_BYTES, Int64s
-from waltz_ray.storage.disk import Disk
+from waltz_ray.storage.disk import Disk, is_unreadable
 
 __all__ = [
     "FORMAT_VERSION",
@@ -127,12 +127,14 @@ class Scan(NamedTuple):
     """The good records found from ``offset`` on: where each starts, where they end, and why no more were taken.
 
     ``reason`` is None when all that was asked for is there; ``"end"`` at the end of the file or of a header of
-    zeros; anything else describes a bad record at ``end``.
+    zeros; anything else describes a bad record at ``end``. ``unreadable``: the disk does not give it, so that nobody
+    knows what is there.
     """
 
     offsets: Int64s
     end: int
     reason: str | None
+    unreadable: bool = False
 
 
 class _Window:
@@ -141,14 +143,23 @@ class _Window:
     def __init__(self, disk: Disk, handle: int) -> None:
         self._disk, self._handle = disk, handle
         self._start, self._data = 0, b""
+        self._ahead_bytes = _CHUNK_BYTES
 
     def bytes_at(self, offset: int, size: int) -> memoryview:
         """``size`` bytes at ``offset``; fewer where the file ends."""
         at = offset - self._start
         if at < 0 or at + size > len(self._data):
-            self._start, self._data = offset, self._disk.pread(self._handle, max(size, _CHUNK_BYTES), offset)
-            at = 0
+            self._start, self._data, at = offset, self._read(offset, size), 0
         return memoryview(self._data)[at : at + size]
+
+    def _read(self, offset: int, size: int) -> bytes:
+        try:
+            return self._disk.pread(self._handle, max(size, self._ahead_bytes), offset)
+        except OSError as error:
+            if not (is_unreadable(error) and size < self._ahead_bytes):
+                raise
+        self._ahead_bytes = 0  # what is in front of the bad sector can be read: each try of that may take seconds
+        return self._disk.pread(self._handle, size, offset)
 
 
 def scan_records(
@@ -164,14 +175,21 @@ def scan_records(
     """Read records one by one from ``offset``, where record ``first_id`` should be, up to ``stop_id`` (excluded).
 
     Checks ID, partition, length and the record's checksum; that one covers the data, so the data's own checksum
-    (made by the client) is looked at only on demand. Costs a few microseconds a record.
+    (made by the client) is looked at only on demand. Costs a few microseconds a record. One that the disk does not give
+    is a bad record.
     """
     window = _Window(disk, handle)
     file_size = disk.size(handle)
     offsets: list[int] = []
     expected = first_id
     while stop_id is None or expected < stop_id:
-        reason, length = _check_record(window, partition_id, expected, offset, file_size, data_checksums)
+        try:
+            reason, length = _check_record(window, partition_id, expected, offset, file_size, data_checksums)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            reason = f"record {expected} cannot be read: {error.strerror}"
+            return Scan(np.array(offsets, dtype=np.int64), offset, reason, unreadable=True)
         if reason is not None:
             return Scan(np.array(offsets, dtype=np.int64), offset, reason)
         offsets.append(offset)

@@ -178,6 +178,8 @@ class PartitionLog:
             self.check_fence()
             previous = self.session_id
             rules.check_new_session(self, session_id)
+            if self.damaged is not None and self.damaged.unreadable and self._active is None:
+                self._look_again()
             self.prove_vote()
             if self.damaged is None:
                 self._make_writable()
@@ -186,6 +188,14 @@ class PartitionLog:
             self._entry = entry
             self.is_open = True
             return previous
+
+    def _look_again(self) -> None:
+        """The disk did not give all of it, and nothing of that has been cut since: a line, or a controller, may have
+        failed for a moment, and with it every copy that there is."""
+        with enough_resources(self._folder):
+            place = self._disk, self._folder, self._cluster_key, self.partition_id
+            self._epoch += 1
+            self._adopt(open_files(*place, self._entry, self._config.repair))
 
     def prove_vote(self) -> None:
         """The records held become durable, for they are a vote. With the lock held and nothing else going on."""

@@ -49,7 +49,7 @@ from waltz_ray.errors import Corruption, DiskFull
 from waltz_ray.protocol.records import RECORD_HEADER_BYTES, RECORD_OVERHEAD_BYTES, Int64s
 from waltz_ray.storage import log_rules as rules
 from waltz_ray.storage.control_file import ControlEntry
-from waltz_ray.storage.disk import Disk, DurableDisk
+from waltz_ray.storage.disk import Disk, DurableDisk, is_unreadable
 from waltz_ray.storage.layout import (
     HEADER_BYTES,
     INDEX_ENTRY_BYTES,
@@ -100,6 +100,10 @@ def read_header(disk: Disk, path: str, cluster_key: uuid.UUID, partition_id: int
     handle = disk.open(path, "read")
     try:
         return SegmentHeader.check(disk.pread(handle, HEADER_BYTES, 0), path, cluster_key, partition_id, first_id)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        raise Corruption(path, 0, f"the header cannot be read: {error.strerror}", unreadable=True) from error
     finally:
         disk.close(handle)
 
@@ -168,6 +172,9 @@ def _open_newest(folder: _Folder, ids: list[int], entry: ControlEntry) -> Recove
     except Corruption as damage:
         return Recovered(ids, None, first_id - 1, damage)
     active, reason = ActiveSegment.recover(folder.disk, folder.path, header, durable_id=entry.local_low_water_mark)
+    if active.unreadable:  # no torn tail: it may have been acknowledged, and be a vote
+        active.abandon()
+        return Recovered(ids, None, active.last_id, Corruption(path, active.end, str(reason), unreadable=True))
     if active.last_id < entry.local_low_water_mark:
         active.abandon()
         why = "the records end" if reason in (None, "end") else reason
@@ -191,7 +198,9 @@ def _never_used(folder: _Folder, first_id: int) -> bool:
     disk, path = folder.disk.disk, segment_path(folder.path, first_id)
     try:
         read_header(disk, path, folder.cluster_key, folder.partition_id, first_id)
-    except Corruption:
+    except Corruption as damage:
+        if damage.unreadable:
+            return False
         handle = disk.open(path, "read")
         try:
             return all_zero_from(disk, handle, HEADER_BYTES) < 0
@@ -210,7 +219,17 @@ def _remove_segment(folder: _Folder, first_id: int) -> None:
 
 def _check_closed(folder: _Folder, first_id: int, next_id: int) -> tuple[int, Corruption | None]:
     """(last good ID, damage) of a closed segment. Reads its ends only, and all of it if those look wrong."""
-    disk, path = folder.disk.disk, segment_path(folder.path, first_id)
+    path = segment_path(folder.path, first_id)
+    try:
+        return _look_at_closed(folder, path, first_id, next_id)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return first_id - 1, Corruption(path, 0, f"cannot be read: {error.strerror}", unreadable=True)
+
+
+def _look_at_closed(folder: _Folder, path: str, first_id: int, next_id: int) -> tuple[int, Corruption | None]:
+    disk = folder.disk.disk
     try:
         header = read_header(disk, path, folder.cluster_key, folder.partition_id, first_id)
     except Corruption as damage:
@@ -227,7 +246,8 @@ def _check_closed(folder: _Folder, first_id: int, next_id: int) -> tuple[int, Co
     last_id = first_id + len(scan.offsets) - 1
     if scan.reason is not None:
         why = "the records end" if scan.reason == "end" else scan.reason
-        return last_id, Corruption(path, scan.end, f"{why}, but the next segment begins with record {next_id}")
+        why = f"{why}, but the next segment begins with record {next_id}"
+        return last_id, Corruption(path, scan.end, why, scan.unreadable)
     if garbage >= 0:
         return last_id, Corruption(path, garbage, "bytes that are no record behind the last record")
     if scan.end != size:  # space written ahead that was never given back
@@ -239,6 +259,15 @@ def _check_closed(folder: _Folder, first_id: int, next_id: int) -> tuple[int, Co
 
 def _ends_agree(folder: _Folder, handle: int, size: int, first_id: int, next_id: int) -> bool:
     """Whether the index has exactly the entries it should, and the last one points at the record that ends the file."""
+    try:
+        return _ends_as_indexed(folder, handle, size, first_id, next_id)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return False
+
+
+def _ends_as_indexed(folder: _Folder, handle: int, size: int, first_id: int, next_id: int) -> bool:
     disk, path = folder.disk.disk, index_path(folder.path, first_id)
     count = next_id - first_id
     if not disk.exists(path) or disk.file_size(path) != HEADER_BYTES + count * INDEX_ENTRY_BYTES:

@@ -30,7 +30,7 @@ from waltz_ray.errors import Corruption, DiskFull, OutOfResources
 from waltz_ray.protocol.ids import NO_TRANSACTION
 from waltz_ray.protocol.records import RECORD_OVERHEAD_BYTES, Int64s
 from waltz_ray.storage import log_rules as rules
-from waltz_ray.storage.disk import Disk, DurableDisk
+from waltz_ray.storage.disk import Disk, DurableDisk, is_unreadable
 from waltz_ray.storage.layout import (
     HEADER_BYTES,
     INDEX_ENTRY_BYTES,
@@ -81,6 +81,7 @@ class ActiveSegment:
         self.count = 0  # records
         self.end = HEADER_BYTES  # where the next record goes
         self.flushed_count = 0  # entries the index file has
+        self.unreadable = False  # the disk did not give a start the record behind the last one
         self._unproven = range(0)  # bytes that a start has found and that may be in the page cache only
         self._index_header_is_ours = True
         self._checkpointed, self._kept = 0, _NO_OFFSETS  # entries a start has found in the index: from where, which
@@ -174,10 +175,20 @@ class ActiveSegment:
         self.end = scan.end
         self._unproven = rules.unproven(offset, self.end, self._index_header_is_ours)
         self._tail = [(0, scan.offsets)]
+        self.unreadable = scan.unreadable
         return scan.reason
 
     def _trusted_index(self, base: int, stop_id: int | None) -> Int64s:
         """The entries from position ``base`` on that can be right: after a good header, ascending by a record."""
+        try:
+            return self._read_index(base, stop_id)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            self._index_header_is_ours = False
+            return _NO_OFFSETS
+
+    def _read_index(self, base: int, stop_id: int | None) -> Int64s:
         disk = self.disk.disk
         raw = disk.pread(self.index_handle, HEADER_BYTES, 0)
         # The same name may have been unlinked and made again, and a crash may have brought the old file back.

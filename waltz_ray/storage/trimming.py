@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 from waltz_ray.errors import Corruption
 from waltz_ray.protocol.checksum import crc32
-from waltz_ray.storage.disk import Disk, DurableDisk
+from waltz_ray.storage.disk import Disk, DurableDisk, is_unreadable
 
 __all__ = ["FROM_THE_START", "Beginning", "read_beginning", "remove_beginning", "write_beginning"]
 
@@ -62,6 +62,11 @@ def read_beginning(disk: Disk, folder: str, cluster_key: uuid.UUID, partition_id
     handle = disk.open(path, "read")
     try:
         raw = disk.pread(handle, _FIELDS.size + _CRC.size + 1, 0)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        why = f"cannot be read, so it is not known where the log begins: {error.strerror}"
+        raise Corruption(path, 0, why, unreadable=True) from error
     finally:
         disk.close(handle)
     if len(raw) != _FIELDS.size + _CRC.size or _CRC.unpack_from(raw, _FIELDS.size)[0] != crc32(raw[: _FIELDS.size]):
