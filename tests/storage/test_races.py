@@ -182,6 +182,38 @@ def test_a_file_that_goes_while_the_disk_use_is_added_up_uses_none() -> None:
     assert log.last_id == 3
 
 
+def test_what_others_have_put_beside_the_partitions_is_no_part_of_the_disk_use() -> None:
+    """Where the directory is a file system of its own, root's ``lost+found`` is in it: nothing was told at all."""
+    disk = FaultyDisk()
+    store = create(disk)
+    before = store.disk_use_bytes()
+    disk.mkdir(f"{DIRECTORY}/lost+found")
+    disk.errors["listdir", "lost+found"] = errno.EACCES
+    assert store.disk_use_bytes() == before > 0
+
+
+def test_a_partition_that_is_removed_while_it_is_opened_is_not_opened_damaged() -> None:
+    store = create(FaultyDisk(), SMALL, 2)
+    store.partition(1).open_session(1)
+    store.close()
+    store = reopen(store.disk.disk)  # type: ignore[arg-type]
+    opening = store._opening
+
+    class Late:
+        def __enter__(self) -> None:
+            store._opening = opening
+            store.remove(1)
+            opening.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            opening.release()
+
+    store._opening = Late()  # type: ignore[assignment]
+    with pytest.raises(InvalidInput, match="was removed"):
+        store.partition(1)
+    assert store.served_ids == [0]
+
+
 def test_damage_found_while_a_sync_waits_for_another_one_leaves_it_nothing_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

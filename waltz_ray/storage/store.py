@@ -163,10 +163,10 @@ class ReplicaStore:
             return known
         if partition_id not in self.partition_ids:
             raise InvalidInput(f"{self.directory}: there is no partition {partition_id}, only {len(self._control)}")
-        if partition_id in self.removed:
-            raise InvalidInput(f"{self.directory}: partition {partition_id} was removed: its space has been deleted")
+        self._check_not_removed(partition_id)
         with self._opening:
             self.disk.check()
+            self._check_not_removed(partition_id)  # in this moment
             if partition_id not in self._partitions:
                 folder = f"{self.directory}/{partition_id}"
                 shared = self._control, self._journal, self._page_cache, self._config
@@ -174,6 +174,10 @@ class ReplicaStore:
                     self.disk, folder, self.cluster_key, partition_id, *shared
                 )
             return self._partitions[partition_id]
+
+    def _check_not_removed(self, partition_id: int) -> None:
+        if partition_id in self.removed:
+            raise InvalidInput(f"{self.directory}: partition {partition_id} was removed: its space has been deleted")
 
     @property
     def served_ids(self) -> list[int]:
@@ -244,11 +248,14 @@ class ReplicaStore:
         return disk.is_at(self.directory, self._lock_handle) and disk.exists(f"{self.directory}/{CONTROL_FILE}")
 
     def disk_use_bytes(self) -> int:
-        """Sum of the lengths of all files of the directory."""
+        """Sum of the lengths of all files of the directory, but for what others have put there and we may not look
+        into: a file system has its ``lost+found`` there."""
         disk, total = self.disk.disk, 0
         for name in disk.listdir(self.directory):
-            path = f"{self.directory}/{name}"
-            for file in [f"{path}/{inner}" for inner in disk.listdir(path)] if disk.is_directory(path) else [path]:
+            path, files = f"{self.directory}/{name}", list[str]()
+            with contextlib.suppress(PermissionError):
+                files = [f"{path}/{inner}" for inner in disk.listdir(path)] if disk.is_directory(path) else [path]
+            for file in files:
                 with contextlib.suppress(FileNotFoundError):  # removed, or renamed, since it was listed
                     total += disk.file_size(file)
         return total
