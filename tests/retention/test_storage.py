@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -346,6 +349,46 @@ def test_a_shortage_of_one_partition_is_told_when_all_others_have_had_their_turn
     with pytest.raises(DiskFull, match="partition 1"):
         ReplicaService(store).retain(NOTHING, dict.fromkeys(store.partition_ids, 31))
     assert [store.partition(p).first_id > 20 for p in store.partition_ids] == [True, False, True]
+
+
+@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("call", ["fsync_directory", "listdir", "open"])
+def test_what_a_lack_of_handles_has_left_of_a_trim_goes_with_the_next_one(
+    call: str, which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log begins further on by then, and its mark may never rise again."""
+    disk = FaultyDisk()
+    store = create(disk)
+    store.partition(0).open_session(1)
+    append(store.partition(0), 60)
+    store.partition(0).sync()
+    real, calls = getattr(disk, call), itertools.count()
+
+    def short(path: str, *rest: Any) -> Any:
+        if next(calls) == which:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return real(path, *rest)
+
+    service = ReplicaService(store)
+    with monkeypatch.context() as patch, contextlib.suppress(OutOfResources):
+        patch.setattr(disk, call, short)
+        service.retain(NOTHING, {0: 40})
+    service.retain(NOTHING, {0: 40})
+    assert segments(disk) == store.partition(0)._segments
+    assert 20 < store.partition(0).first_id <= 40
+
+
+@pytest.mark.parametrize("call", ["create", "fsync_directory", "listdir", "open"])
+def test_a_lack_of_handles_while_a_partition_goes_is_no_other_error(call: str) -> None:
+    disk = FaultyDisk()
+    store = create(disk, SMALL, 2)
+    store.partition(1).open_session(1)
+    disk.errors[call, f"{DIRECTORY}/1"] = errno.EMFILE
+    with contextlib.suppress(OutOfResources):
+        store.remove(1)
+    disk.errors.clear()
+    store.remove(1)
+    assert [path for path in disk.files() if path.startswith(f"{DIRECTORY}/1/")] == [f"{DIRECTORY}/1/removed"]
 
 
 def test_a_disk_without_a_byte_to_spare_is_made_free() -> None:

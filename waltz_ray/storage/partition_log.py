@@ -128,6 +128,7 @@ class PartitionLog:
         self._epoch = 0  # of the files: a reader whose files were changed under it starts over
         self._line = 0  # of the records: how often any that had been appended were taken away again
         self._limit_bytes = config.segment_size_bytes
+        self._left_below = False  # segments that were dropped may have files still
         self._begins_at: int | None = None  # it is being emptied (``begin_at``): with this record it goes on
         self.last_id = -1
         self.rotten: dict[int, Corruption] = {}
@@ -600,6 +601,8 @@ class PartitionLog:
         """
         with self._quiet():
             self._disk.check()
+            if self._left_below:
+                self._remove_below()
             if self.damaged is not None or self._active is None:
                 return
             if mark > self.last_id >= self._active.first_id:
@@ -628,7 +631,17 @@ class PartitionLog:
         self.first_id = first_id
         self._segments = [segment_id for segment_id in self._segments if segment_id >= first_id]
         self.rotten = {segment_id: why for segment_id, why in self.rotten.items() if segment_id >= first_id}
-        remove_below(self._disk, self._folder, first_id)
+        self._remove_below()
+
+    def _remove_below(self) -> None:
+        self._left_below = True
+        with enough_resources(self._folder):
+            remove_below(self._disk, self._folder, self.first_id)
+        self._left_below = False
+
+    def may_trim(self, mark: int) -> bool:
+        """Whether ``trim`` may have something to do; without the lock."""
+        return self.first_id < mark or self._left_below
 
     def keep_small(self, most_bytes: int | None, oldest_ms: int | None) -> None:
         """Segments are closed by the first record that takes them past ``most_bytes``, if that is less than usual

@@ -127,7 +127,7 @@ class ReplicaService:
         for partition_id in served.intersection(marks):  # first: this makes room, and the rest needs some
             with _noted(shortages):
                 log = self.store.partition(partition_id)
-                if log.first_id < marks[partition_id]:
+                if log.may_trim(marks[partition_id]):
                     log.trim(marks[partition_id])
         now_ms = self.store.now_ms()
         for space in table.present():

@@ -204,7 +204,9 @@ class ReplicaStore:
             log = self._partitions.get(partition_id)
         if log is not None:
             log.retire()
-        remove_files(self.disk, f"{self.directory}/{partition_id}")
+        folder = f"{self.directory}/{partition_id}"
+        with enough_resources(folder):
+            remove_files(self.disk, folder)
 
     def sync(self, partition_ids: Iterable[int]) -> None:
         """Everything appended so far to these partitions is durable when this returns.
