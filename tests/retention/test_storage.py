@@ -293,6 +293,24 @@ def test_a_replica_does_what_marks_and_settings_say() -> None:
     assert segments(disk)[-1] == 60, "the newest segment was old"
 
 
+def test_a_segment_that_was_made_by_a_clock_that_was_ahead_is_closed_all_the_same() -> None:
+    """By its own time it would not be old for years: what is in it would stay, however little is to be kept."""
+    disk = FaultyDisk()
+    disk.clock_ms = CLOCK_MS + 10 * 365 * 86_400_000
+    store = create(disk, replace(SMALL, segment_size_bytes=1_000_000))
+    log = store.partition(0)
+    log.open_session(1)
+    dated(disk, log, 20)  # by the right one
+    service = ReplicaService(store)
+    service.retain(keeping(retention_ms=8_000), {})
+    assert segments(disk) == [0, 20]
+    dated(disk, log, 3)
+    service.retain(keeping(retention_ms=8_000), {})
+    assert segments(disk) == [0, 20], "the next one is young"
+    service.retain(keeping(retention_ms=8_000), {0: 21})
+    assert log.first_id == 20
+
+
 @pytest.mark.parametrize("settings", [{"retention_bytes": 64 * 1024}, {"compact": 1}])
 def test_segments_are_as_large_as_usual_again_once_a_space_keeps_everything(settings: dict[str, int]) -> None:
     disk = FaultyDisk()

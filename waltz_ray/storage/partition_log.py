@@ -87,6 +87,7 @@ from waltz_ray.storage.recovery import (
     write_index_file,
 )
 from waltz_ray.storage.segment import ActiveSegment, SegmentView
+from waltz_ray.storage.time_index import MOST_AHEAD_MS
 from waltz_ray.storage.time_lookup import TimeLookup
 from waltz_ray.storage.trimming import Beginning, write_beginning
 
@@ -656,8 +657,12 @@ class PartitionLog:
             active = self._active
             if active is None or not active.count or self.damaged is not None:
                 return
-            if active.end > self._limit_bytes or (oldest_ms is not None and active.header.created_ms < oldest_ms):
+            if active.end > self._limit_bytes or (oldest_ms is not None and self._may_be_older(active, oldest_ms)):
                 self._roll_here()
+
+    def _may_be_older(self, active: ActiveSegment, oldest_ms: int) -> bool:
+        """Whether it was made before then, or by a clock that was ahead, so that nobody knows when."""
+        return not oldest_ms <= active.header.created_ms <= self._disk.disk.now_ms() + MOST_AHEAD_MS
 
     def _roll_here(self) -> None:
         """Close the newest segment with the lock held and nothing else going on."""

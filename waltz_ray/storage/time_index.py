@@ -29,14 +29,14 @@ from waltz_ray.protocol.times import TimeMark, TimeMarks, begins_group
 from waltz_ray.storage.disk import Disk, DurableDisk, enough_resources, is_shortage
 from waltz_ray.storage.layout import HEADER_BYTES, SegmentHeader, segment_ids, time_path
 
-__all__ = ["TIME_ENTRY_BYTES", "TimeEntry", "TimeFile", "TimeIndex"]
+__all__ = ["MOST_AHEAD_MS", "TIME_ENTRY_BYTES", "TimeEntry", "TimeFile", "TimeIndex"]
 
 _ENTRY = struct.Struct(">qqi")
 _CRC = struct.Struct(">I")
 TIME_ENTRY_BYTES = _ENTRY.size + _CRC.size
 _LOOSE = 1
 
-_MOST_AHEAD_MS = 60_000
+MOST_AHEAD_MS = 60_000
 """So far ahead of the replica's own clock is a server believed. Times never fall, so one whose clock has jumped ahead
 would otherwise be what all later records are dated by."""
 
@@ -174,7 +174,7 @@ class TimeIndex:
 
     def _doubt(self) -> None:
         """What is there has just been written, or was there before; a server may have dated it so far ahead."""
-        self.in_doubt, self.doubt_ends_ms = True, self._disk.disk.now_ms() + _MOST_AHEAD_MS
+        self.in_doubt, self.doubt_ends_ms = True, self._disk.disk.now_ms() + MOST_AHEAD_MS
 
     def note(self, times: TimeMarks, size_bytes: int) -> None:
         """``size_bytes`` of records have been written, appended at these ``times``."""
@@ -185,7 +185,7 @@ class TimeIndex:
 
     def _note(self, mark: TimeMark, size_bytes: int) -> None:
         self._bytes += size_bytes
-        time_ms, last_ms = min(mark[1], self._disk.disk.now_ms() + _MOST_AHEAD_MS), self.last_ms
+        time_ms, last_ms = min(mark[1], self._disk.disk.now_ms() + MOST_AHEAD_MS), self.last_ms
         if last_ms is None or self._last is None or self.in_doubt or begins_group(time_ms, last_ms, self._bytes):
             self._begin(mark[0], time_ms)
         else:
