@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from tests.storage.faulty_disk import FaultyDisk
 from tests.storage.helpers import DIRECTORY, SMALL, append, assert_verifies, contents, create, data_of, records, reopen
 from tests.storage.test_repair import Peer
 from tests.storage.test_scrub import Clock, closed_path
+from waltz_ray.storage.disk import OsDisk
+from waltz_ray.storage.inspect import describe_directory
 from waltz_ray.storage.layout import segment_ids
 from waltz_ray.storage.upkeep import Upkeep
 from waltz_ray.storage.verify import verify_directory
@@ -192,3 +195,35 @@ def test_verify_says_which_record_it_is_and_goes_on() -> None:
     assert (report.damage.file, report.partitions[1].last_id) == (bad, 62)
     assert "cannot be read: Input/output error" in report.damage.reason
     assert report.damage.offset > 128
+
+
+@pytest.mark.parametrize("call", ["open", "pread", "file_size"])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOENT])
+@pytest.mark.parametrize("suffix", [".seg", ".idx"])
+def test_inspect_shows_all_else(call: str, number: int, suffix: str) -> None:
+    """A disk that is sick is what it is for; and a replica that runs may have removed what was listed."""
+    disk = filled(39)
+    for position in (0, -1):
+        disk.errors = {(call, closed_path(disk, position, suffix)): number}
+        one, other = describe_directory(disk, DIRECTORY)["partitions"]
+        assert other["last_id"] == 62
+        assert len(other["segments"]) - 1 <= len(one["segments"]) <= len(other["segments"])
+        if suffix == ".seg":
+            assert any("damage" in each for each in one["segments"]) == (number == errno.EIO)
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that is REFUSED for it says no more than this."""
+    path = tmp_path / "waltz-journal.0"
+    path.write_bytes(bytes(100))
+    disk = OsDisk()
+    handle = disk.open(str(path), "read")
+    assert disk.pread(handle, 200, 0) == bytes(100)
+
+    def fail(handle: int, size: int, offset: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "pread", fail)
+    with pytest.raises(OSError, match=rf"Input/output error: '{path}'"):
+        disk.pread(handle, 100, 0)
+    disk.close(handle)

@@ -191,6 +191,14 @@ class OsDisk:
         os.close(handle)
 
     def pread(self, handle: int, size: int, offset: int) -> bytes:
+        try:
+            return self._pread(handle, size, offset)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # which file it is the kernel does not say
+                error.filename = error.filename or os.readlink(f"/proc/self/fd/{handle}")
+            raise
+
+    def _pread(self, handle: int, size: int, offset: int) -> bytes:
         data = os.pread(handle, size, offset)
         if len(data) == size or not data:
             return data

@@ -6,7 +6,7 @@ from typing import Any
 
 from waltz_ray.errors import Corruption
 from waltz_ray.storage.control_file import ControlImage, read_control_image
-from waltz_ray.storage.disk import Disk
+from waltz_ray.storage.disk import Disk, is_shortage
 from waltz_ray.storage.layout import (
     HEADER_BYTES,
     INDEX_ENTRY_BYTES,
@@ -43,7 +43,16 @@ def _partition(disk: Disk, image: ControlImage, directory: str, partition_id: in
     entry = image.current(partition_id)
     ids = segment_ids(disk.listdir(folder)) if disk.exists(folder) else []
     bounds: list[int | None] = [*ids[1:], None][: len(ids)]
-    segments = [_segment(disk, image, folder, partition_id, ids_pair) for ids_pair in zip(ids, bounds, strict=True)]
+    segments = []
+    for first_id, next_id in zip(ids, bounds, strict=True):
+        try:
+            segments.append(_segment(disk, image, folder, partition_id, (first_id, next_id)))
+        except FileNotFoundError:  # a replica that runs has trimmed, or cut, it since it was listed
+            continue
+        except OSError as error:
+            if is_shortage(error):
+                raise
+            segments.append(_unreadable(folder, first_id, next_id, error))
     return {
         "partition_id": partition_id,
         "control": None if entry is None else entry._asdict(),
@@ -51,6 +60,17 @@ def _partition(disk: Disk, image: ControlImage, directory: str, partition_id: in
         "slots_valid": [slot is not None for slot in image.slots[partition_id]],
         "last_id": segments[-1]["last_id"] if segments else -1,
         "segments": segments,
+    }
+
+
+def _unreadable(folder: str, first_id: int, next_id: int | None, error: OSError) -> dict[str, Any]:
+    return {
+        "file": segment_path(folder, first_id),
+        "first_id": first_id,
+        "last_id": first_id - 1 if next_id is None else next_id - 1,
+        "bytes": 0,
+        "index": {"entries": 0, "state": "unknown"},
+        "damage": f"cannot be read: {error.strerror}",
     }
 
 
