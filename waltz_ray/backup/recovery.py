@@ -346,8 +346,8 @@ def _remembered(disk: OsDisk, numbers: Mapping[int, str]) -> tuple[str, uuid.UUI
     memories = {r: each for r, each in found.items() if each is not None and each["cluster_key"] == str(key)}
     if not memories:
         raise InvalidInput(
-            f"none of these replicas remembers its cluster (there is no {MEMORY_FILE}): without it nobody knows the "
-            "cluster's name, spaces and sets"
+            f"none of these replicas remembers its cluster (there is no {MEMORY_FILE} that is whole): without it "
+            "nobody knows the cluster's name, spaces and sets"
         )
     newest = max(memories, key=lambda r: int(memories[r]["seen_ms"]))
     return str(memories[newest]["name"]), key, newest, memories
