@@ -409,6 +409,27 @@ def test_many_are_not_before_appends_that_wait_for_their_turn(server: FakeServer
     run(test)
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_nothing_is_before_appends_that_begin_in_the_next_turn(
+    many: bool, server: FakeServer, directory: FakeDirectory
+) -> None:
+    """Those that waited for a turn are let go in one turn of the loop and begin in the next: what another task called
+    in between was before them in the log."""
+
+    async def test() -> None:
+        async with AsyncWaltzClient(directory, TcpTransport()) as client:
+            await client.append(0, b"first")
+            calls: list[asyncio.Future[Any]] = [asyncio.ensure_future(client.append(0, b"a")) for _ in range(130)]
+            for _ in range(8):  # one of these turns is that in which the last two of them are let go
+                await asyncio.sleep(0)
+                more = client.append_many(0, [b"b"]) if many else client.append(0, b"b")
+                calls.append(asyncio.ensure_future(more))
+            await asyncio.gather(*calls)
+            assert [transaction.data async for transaction in client.feed(0, start=1)] == 130 * [b"a"] + 8 * [b"b"]
+
+    run(test)
+
+
 async def longest_pause_s(work: Coroutine[Any, Any, None]) -> float:
     """Between two turns of the loop in which ``work`` is done. Without the garbage collector, whose are its own; by a
     clock that stands still while this thread waits for a CPU, or for Python's lock, whose owner may wait for one."""

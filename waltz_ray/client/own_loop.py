@@ -99,6 +99,7 @@ class OwnLoop:
         self._rung = False
         self._appends_begun = 0  # in this turn of the loop
         self._appends_later: deque[asyncio.Future[None]] = deque()
+        self._let_go = False  # some of those have just been, and have not begun yet
 
     def jitter(self) -> float:
         return random.uniform(0.5, 1.0)
@@ -168,7 +169,7 @@ class OwnLoop:
 
         A thousand tasks that begin to append in one turn would hold up everybody else for as long as that takes.
         """
-        if self._appends_begun < _APPENDS_A_TURN and not self._appends_later:
+        if self._appends_begun < _APPENDS_A_TURN and not self._others_wait:
             if not self._appends_begun:
                 self.loop.call_soon(self._next_appends)
             self._appends_begun += 1
@@ -177,7 +178,12 @@ class OwnLoop:
 
     def before_many(self) -> asyncio.Future[None] | None:
         """The same for many at once: None, unless appends wait that were called before."""
-        return self._in_its_turn() if self._appends_later else None
+        return self._in_its_turn() if self._others_wait else None
+
+    @property
+    def _others_wait(self) -> bool:
+        """Appends that were called before have not begun."""
+        return self._let_go or bool(self._appends_later)
 
     def _in_its_turn(self) -> asyncio.Future[None]:
         waiter: asyncio.Future[None] = self.loop.create_future()
@@ -185,14 +191,14 @@ class OwnLoop:
         return waiter
 
     def _next_appends(self) -> None:
-        self._appends_begun = 0
+        self._appends_begun, self._let_go = 0, False  # their tasks have run since the turn before
         if not self._appends_later:
             return
         while self._appends_later and self._appends_begun < _APPENDS_A_TURN:
             waiter = self._appends_later.popleft()
             if not waiter.done():  # else it has been cancelled
                 waiter.set_result(None)
-                self._appends_begun += 1
+                self._appends_begun, self._let_go = self._appends_begun + 1, True
         self.loop.call_soon(self._next_appends)
 
     async def offer(self, outbox: Outbox, append: AppendCall, timeout: float | None = None) -> None:
