@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FuturesTimeout  # in Python 3.10 it is not the builtin one
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -359,6 +360,29 @@ def test_who_is_interrupted_while_he_waits_for_room_has_appended_nothing(
         assert first.result(PATIENCE_S).tolist() == [0, 1]
     client.append(0, b"after").result(PATIENCE_S)
     assert server.logs[0].data() == [*([] if taken else [b"first", b"and second"]), b"after"]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_flush_after_an_append_that_was_interrupted_ends(
+    many: bool, server: FakeServer, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C before the IO thread was told of it: flush waited for ever, and nothing that came later was sent."""
+    client = make_client()
+    client.append(0, b"first").result(PATIENCE_S)
+    bell = client._engine.attachments[0].partition._bell
+    post, interrupts = bell._post, iter([KeyboardInterrupt])
+
+    def interrupted(*call: Any) -> None:
+        for error in interrupts:
+            raise error
+        post(*call)
+
+    monkeypatch.setattr(bell, "_post", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        client.append_many(0, [b"never", b"never"]) if many else client.append(0, b"never", timeout=PATIENCE_S)
+    client.flush(PATIENCE_S)
+    client.append(0, b"after").result(PATIENCE_S)
+    assert server.logs[0].data() == [b"first", b"after"]
 
 
 def test_an_append_takes_so_many_locks_at_the_most(make_client: MakeClient) -> None:

@@ -271,6 +271,46 @@ def test_where_no_further_thread_can_be_had_those_that_there_are_do_it(monkeypat
     pool.close(wait=True)
 
 
+def test_a_thread_whose_start_was_interrupted_is_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while it begins: it took away another one's word to end, for which close waited for ever."""
+    pool = WorkerPool(2, "test-worker")
+    begin, interrupts, over = threading.Thread.start, iter([KeyboardInterrupt]), threading.Event()
+
+    def start(thread: threading.Thread) -> None:
+        begin(thread)
+        for error in interrupts:
+            raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        with pytest.raises(KeyboardInterrupt):
+            pool.put(print)
+        assert pool.put(over.set)
+    assert over.wait(PATIENCE_S)
+    pool.close(wait=True)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("test-worker")]
+
+
+def test_a_context_whose_submit_was_interrupted_is_not_waited_for(
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C right after it was noted: flush waited for it for ever."""
+    client = make_client()
+
+    class Interrupted:
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *error: object) -> None:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(client._engine.runner, "_lock", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        client.submit(Counter(Recorder(), 0))
+    client.flush(PATIENCE_S)
+
+
 def test_what_a_call_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     pool = WorkerPool(1, "test-worker")
     done = threading.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -112,3 +113,35 @@ def test_what_is_sent_again_keeps_its_place_however_it_comes_back() -> None:
     sending = outbox.take(10, 1 << 20)
     assert sending is not None
     assert sending.pieces == [appends[0], appends[1], appends[3], appends[4], appends[5]]
+
+
+@pytest.mark.parametrize("where", ["clock", "bell"])
+def test_who_is_interrupted_while_he_appends_has_appended_nothing(where: str) -> None:
+    """Its room was gone for good; or the outbox had it, and nobody was ever told to send it, nor what came after it."""
+    posted: list[Callable[[], object]] = []
+    interrupts = [where]
+
+    def interrupted(at: str) -> float:
+        if interrupts == [at]:
+            interrupts.clear()
+            raise KeyboardInterrupt
+        return 0.0
+
+    def post(function: Callable[..., object], *args: object) -> None:
+        interrupted("bell")
+        posted.append(partial(function, *args))
+
+    looks: list[int] = []
+    outbox = Outbox(0, ClientConfig(), lambda: interrupted("clock"), Bell(post, lambda: looks.append(1)))
+    append = AppendCall(b"never", 0, 0)
+    with pytest.raises(KeyboardInterrupt):
+        outbox.offer(append)
+    for call in posted:
+        call()
+    assert (outbox.outstanding, outbox.waiting, outbox.open_appends()) == (0, 0, [])
+    assert append.future.done() == (where == "bell")  # who waits for all that was appended may have begun to
+    posted.clear()
+    assert outbox.offer(AppendCall(b"after", 0, 0))
+    for call in posted:
+        call()
+    assert (looks[-1:], outbox.outstanding, outbox.waiting) == ([1], 1, 1)

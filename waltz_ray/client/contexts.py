@@ -92,14 +92,15 @@ class ContextRunner:
         if not isinstance(context, TransactionContext):
             raise InvalidInput(f"submit takes a TransactionContext, not {type(context).__name__}: {context!r:.60}")
         run = ContextRun(self, context, future)
-        with self._lock:
-            if self._closed:
-                raise ClientClosed("the client is closed, this was not sent; connect again")
-            self._runs[run] = None
         try:
+            with self._lock:
+                if self._closed:
+                    raise ClientClosed("the client is closed, this was not sent; connect again")
+                self._runs[run] = None
             self.again(run)
-        except BaseException:  # there is no thread for it: nobody is to wait for one that was never begun
-            self._take_out(run)
+        except BaseException as error:  # no thread, or Ctrl-C: nobody is to wait for one that may never be begun
+            if self._take_out(run):
+                future.set_exception(error)
             raise
         return run
 

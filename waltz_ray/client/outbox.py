@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 
 from waltz_ray.client.requests import AppendCall, ManyAppend, Sending, Unsent
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import OutboxFull, PartitionNotReady, WaltzError
+from waltz_ray.errors import AppendFailed, OutboxFull, PartitionNotReady, WaltzError
 from waltz_ray.protocol.client_monitor import Piece
 
 __all__ = ["Bell", "Outbox", "Told", "order_of"]
@@ -32,7 +32,7 @@ class Bell:
 
     __slots__ = ("_look", "_post", "rung")
 
-    def __init__(self, post: Callable[[Callable[[], None]], None], look: Callable[[], None]) -> None:
+    def __init__(self, post: Callable[..., None], look: Callable[[], None]) -> None:
         self._post = post
         self._look = look
         self.rung = False
@@ -41,13 +41,22 @@ class Bell:
     def ring(self) -> None:
         """Have the loop look at the outbox soon; from any thread."""
         self.rung = True
-        self._post(self._look)
+        try:
+            self._post(self._look)
+        except BaseException:  # Ctrl-C: it may not have been posted, and nobody would ring again
+            self.rung = False
+            raise
+
+    def call(self, function: Callable[..., object], *args: object) -> None:
+        """Call ``function(*args)`` on the loop."""
+        self._post(function, *args)
 
 
 class Outbox:
     """The open appends of one partition.
 
-    ``offer``, ``stand_in_line``, ``leave_line`` and ``open_appends`` for any thread, the rest for the client's loop.
+    ``offer``, ``take_back``, ``stand_in_line``, ``leave_line`` and ``open_appends`` for any thread, the rest for the
+    client's loop.
     ``bell`` is rung when there is something to send.
     """
 
@@ -75,24 +84,43 @@ class Outbox:
 
         Raises what the outbox was closed with.
         """
-        with self._lock:
-            if self._error is not None:
-                raise self._closed_error(self._error)
-            if self._line and not ahead:
-                return False
-            # As in _has_room and _take_in, without the price of two calls: this is most of what an append costs.
-            records, size = self._records + append.count, self._bytes + len(append.data)
-            if self._records and (records > self._max_records or size > self._max_bytes):
-                return False
-            self._records, self._bytes = records, size
-            self.appends += append.count
-            append.number = self.appends
-            append.since = self._monotonic()
-            self._open[append] = None
-            self._queue.append(append if append.__class__ is AppendCall else _whole(append))
-        if not self._bell.rung:  # it is cleared before the loop looks, so an append is never overlooked
-            self._bell.ring()
+        unsent, now_s = append if append.__class__ is AppendCall else _whole(append), self._monotonic()
+        try:
+            with self._lock:
+                if self._error is not None:
+                    raise self._closed_error(self._error)
+                if self._line and not ahead:
+                    return False
+                # As in _has_room and _take_in, without the price of two calls: this is most of what an append costs.
+                records, size = self._records + append.count, self._bytes + len(append.data)
+                if self._records and (records > self._max_records or size > self._max_bytes):
+                    return False
+                # Whole or not at all: Python looks for Ctrl-C where something is called, and that is the last line.
+                self._records, self._bytes = records, size
+                self.appends += append.count
+                append.number = self.appends
+                append.since = now_s
+                self._open[append] = None
+                self._queue.append(unsent)
+            if not self._bell.rung:  # it is cleared before the loop looks, so an append is never overlooked
+                self._bell.ring()
+        except BaseException:
+            if append in self._open:  # Ctrl-C
+                self.take_back(append)
+            raise
         return True
+
+    def take_back(self, append: AppendCall) -> None:
+        """Who has just appended it was interrupted, and does not know it: it is not sent, if that has not begun. For
+        any thread."""
+        self._bell.call(self._take_back, append)
+        self._bell.ring()  # others may have counted on it
+
+    def _take_back(self, append: AppendCall) -> None:
+        if self.withdraw(append):  # else it has its fate, or will have it: who waits for all of them sees that
+            append.fail(
+                AppendFailed(f"partition {self.partition_id}: who appended it was interrupted; it was not sent")
+            )
 
     def stand_in_line(self, append: AppendCall, told: Told) -> None:
         """Take it as soon as there is room; ``told`` is called then, or when the outbox is closed, on any thread."""
@@ -122,13 +150,14 @@ class Outbox:
         return not self._records or (records <= self._max_records and size <= self._max_bytes)
 
     def _take_in(self, append: AppendCall) -> None:
+        unsent, now_s = append if append.__class__ is AppendCall else _whole(append), self._monotonic()
         self._records += append.count
         self._bytes += len(append.data)
         self.appends += append.count
         append.number = self.appends
-        append.since = self._monotonic()
+        append.since = now_s
         self._open[append] = None
-        self._queue.append(append if append.__class__ is AppendCall else _whole(append))
+        self._queue.append(unsent)
 
     def _admit(self) -> None:
         """Those in line that there is room for."""

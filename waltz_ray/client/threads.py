@@ -92,8 +92,8 @@ class Threads:
                 f"that brings fates cannot wait for one; append from another thread than a future's callback"
             )
         taken: Future[None] = Future()
-        outbox.stand_in_line(append, partial(_settle, taken))
         try:
+            outbox.stand_in_line(append, partial(_settle, taken))
             result_of(taken, self._config.mount_timeout_ms / 1000 if timeout is None else timeout)
         except TimeoutError:
             if outbox.leave_line(append):
@@ -101,7 +101,7 @@ class Threads:
             taken.result()  # at the last moment
         except BaseException:  # KeyboardInterrupt: who waited believes that it was not sent
             if not outbox.leave_line(append):
-                self.post(outbox.withdraw, append)
+                outbox.take_back(append)
             raise
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:

@@ -72,7 +72,17 @@ class WorkerPool:
             for thread in threads:
                 thread.join()
 
+    def _belongs(self) -> bool:
+        """This thread is one of those that ``close`` ends, by now: who was starting it may have been interrupted."""
+        thread = threading.current_thread()
+        with self._lock:
+            if thread not in self._threads and not self._closed:
+                self._threads.append(thread)
+            return thread in self._threads
+
     def _run(self) -> None:
+        if not self._belongs():
+            return
         while (call := self._calls.get()) is not None:
             function, args = call
             try:
