@@ -7,16 +7,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import timedelta
-from itertools import islice
+from itertools import count, islice
+from typing import Any
 
 import pytest
 
 from tests.client.clock import NOON, Clock
-from waltz_ray.client import WaltzClient
+from waltz_ray.client import Transaction, WaltzClient
 from waltz_ray.client.bounds import FeedPlan
 from waltz_ray.client.cursor_rules import CursorCall, CursorProgress, cursor_starts
 from waltz_ray.client.cursors import Cursor
+from waltz_ray.client.followers import Follower
+from waltz_ray.client.subscription import Subscription
 from waltz_ray.coordination.cursor_lease import CursorLease
 from waltz_ray.coordination.cursor_store import CursorStore
 from waltz_ray.coordination.trim_store import TrimStore
@@ -523,6 +527,59 @@ def test_after_stop_nothing_comes_of_what_was_read_before(cluster: InMemoryClust
         assert [*cursor] == []
     asyncio.run(test())
     assert positions(client) == positions(client, "mail") == {0: 1}
+
+
+INTERRUPTED: list[tuple[type, str, int, bool]] = [
+    (Subscription, "taken", 1, True),
+    (Subscription, "taken", 1, False),
+    (Subscription, "used_once", 1, True),
+    (Subscription, "used_once", 1, False),
+    (Transaction, "__init__", 3, False),
+]
+
+
+@pytest.mark.parametrize("kind", ["feed", "cursor"])
+@pytest.mark.parametrize(("where", "name", "call", "polls"), INTERRUPTED)
+def test_who_is_interrupted_while_he_takes_has_taken_nothing(
+    kind: str,
+    where: type,
+    name: str,
+    call: int,
+    polls: bool,
+    client: WaltzClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C, and he goes on: what was in work, often all the rest of a frame, never came, and the cursor passed it."""
+    done, calls = getattr(where, name), count(1)
+
+    def interrupted_once(*arguments: Any) -> Any:
+        result = done(*arguments)
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return result
+
+    def take(source: Cursor | Follower) -> None:
+        while len(found) < 20:
+            if polls:
+                made = source.poll(10)
+                assert made
+                found.extend(each.transaction_id for each in made)
+            else:
+                found.append(next(source).transaction_id)
+
+    found: list[int] = []
+    opened: Cursor | Follower = client.cursor("audit", 0) if kind == "cursor" else client.feed(0, follow=True)
+    with opened as source:
+        found.append(next(source).transaction_id)
+        client.append_many(0, [b"more"] * 10).result(10)
+        monkeypatch.setattr(where, name, interrupted_once)
+        timer = threading.Timer(10, source.stop)  # where something is missing it would be waited for
+        timer.start()
+        for _ in range(2):
+            with suppress(KeyboardInterrupt):
+                take(source)
+        timer.cancel()
+    assert found == [*range(20)]
 
 
 def test_stop_ends_the_iteration_from_another_thread(client: WaltzClient) -> None:

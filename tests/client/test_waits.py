@@ -16,7 +16,7 @@ from typing import cast
 import pytest
 
 from waltz_ray.client.feeds import Origin
-from waltz_ray.client.followers import Follower
+from waltz_ray.client.followers import Arrivals, Follower
 from waltz_ray.client.io_thread import IoThread
 from waltz_ray.client.subscription import Subscription
 from waltz_ray.client.waits import LOOK_S, item_of, result_of, undone, wait_for
@@ -66,7 +66,7 @@ class _Nothing:
 
 
 def follower() -> Follower:
-    return Follower(cast(Subscription, _Nothing()), queue.SimpleQueue(), cast(Origin, None))
+    return Follower(cast(Subscription, _Nothing()), Arrivals(), cast(Origin, None))
 
 
 WAITS: dict[str, Callable[[], object]] = {

@@ -7,7 +7,6 @@ the IO thread: a callback added to it must be short and must not wait for a clie
 
 from __future__ import annotations
 
-import queue
 import sys
 import threading
 import time
@@ -36,7 +35,7 @@ from waltz_ray.client.cursors import Cursor, cursor_statuses, open_cursor
 from waltz_ray.client.directory import Directory, Whereabouts
 from waltz_ray.client.engine import Engine, FeedKind, settle
 from waltz_ray.client.feeds import Origin, transactions_of
-from waltz_ray.client.followers import Follower
+from waltz_ray.client.followers import Arrivals, Follower
 from waltz_ray.client.forks import left_to_parent
 from waltz_ray.client.futures import ContextFuture, LightFuture
 from waltz_ray.client.keys import Key, Lock, partition_for
@@ -44,7 +43,6 @@ from waltz_ray.client.outbox import Outbox
 from waltz_ray.client.readiness import Awaited, MountedWait
 from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.rpc import READ_BYTES, only_data
-from waltz_ray.client.subscription import FeedItem
 from waltz_ray.client.threads import Threads
 from waltz_ray.client.time_limits import TimeLimit, checked_timeout, checked_wait, expire_append
 from waltz_ray.client.times import in_milliseconds, time_of
@@ -278,7 +276,7 @@ class WaltzClient:
             return chain.from_iterable(
                 self._read(p, first_ids[p], mark + 1, plan.earliest) for p, mark in marks.items()
             )
-        items: queue.SimpleQueue[FeedItem] = queue.SimpleQueue()
+        items = Arrivals()
         client_id = self._directory.next_client_id()
         subscription = self._engine.follow(client_id, first_ids, items.put, earliest=plan.earliest)
         return Follower(subscription, items, self._engine.origin)

@@ -82,6 +82,9 @@ class Cursor(StaysHere, Iterator[Transaction]):
         self._check_open = check_open  # of the client
         self._progress = CursorProgress(held.record.positions)
         self._rest: Iterator[Transaction] = iter(())
+        # The last one that was given out, until something is asked for again. It is set without a call behind it, in
+        # which Python would look for Ctrl-C: whoever is interrupted has had nothing, and it comes again.
+        self._given: Transaction | None = None
         self._failure: WaltzError | None = None
         self._stopped = self._told_lost = False
         self._process = os.getpid()
@@ -114,10 +117,9 @@ class Cursor(StaysHere, Iterator[Transaction]):
         """
         self._finish()
         self._check()
-        batch: Sequence[Transaction] = [] if self._stopped else [*self._rest]
-        batch = batch or self._next_batch(timeout)
-        if batch:
-            self._progress.give(batch[-1].partition_id, batch[-1].transaction_id)
+        self._rest = iter(())
+        batch = self._next_batch(timeout)
+        self._given = batch[-1] if batch else None
         return batch
 
     def __iter__(self) -> Cursor:
@@ -131,7 +133,7 @@ class Cursor(StaysHere, Iterator[Transaction]):
             if self._stopped:
                 raise StopIteration
             for transaction in self._rest:
-                self._progress.give(transaction.partition_id, transaction.transaction_id)
+                self._given = transaction
                 return transaction
             self._rest = iter(self._next_batch(None))
 
@@ -147,6 +149,7 @@ class Cursor(StaysHere, Iterator[Transaction]):
 
         CursorLost; ZooKeeperUnreachable, and it is tried again with the next one.
         """
+        self._note()
         self._progress.finish()
         self._write()
 
@@ -208,7 +211,7 @@ class Cursor(StaysHere, Iterator[Transaction]):
 
     def _leave(self, positions: Mapping[int, int]) -> None:
         """For there: what was done where it stands now is not written any more, and nothing is read until it begins."""
-        self._progress, self._rest = CursorProgress(positions), iter(())
+        self._progress, self._rest, self._given = CursorProgress(positions), iter(()), None
         self._failure = CursorUnsettled(self.name)
         self._follower.stop()
 
@@ -219,7 +222,16 @@ class Cursor(StaysHere, Iterator[Transaction]):
         if self._failure is not None or self._stopped:
             self._follower.stop()
 
+    def _note(self) -> None:
+        """What was given out last has come there."""
+        given = self._given
+        if given is not None:
+            self._progress.give(given.partition_id, given.transaction_id)
+            self._follower.passed(given.transaction_id)
+            self._given = None
+
     def _finish(self) -> None:
+        self._note()
         if self._call.auto_commit:
             self._progress.finish()
 
@@ -239,7 +251,7 @@ class Cursor(StaysHere, Iterator[Transaction]):
             left_s = None if end_s is None else max(0.0, end_s - now_s)
             due_s = self._progress.due_s(now_s) if self._call.auto_commit else None
             try:
-                batch = self._follower.poll(min((s for s in (left_s, due_s) if s is not None), default=None))
+                batch = self._follower.look(min((s for s in (left_s, due_s) if s is not None), default=None))
             except WaltzError as error:
                 self._failure = error
                 raise

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import queue
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from itertools import chain
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -26,10 +27,40 @@ from waltz_ray.client.subscription import FeedItem, Subscription
 from waltz_ray.client.time_limits import checked_timeout, checked_wait
 from waltz_ray.client.waits import item_of
 from waltz_ray.errors import ClientClosed, InvalidInput
+from waltz_ray.protocol.ids import NO_TRANSACTION
 
-__all__ = ["AsyncFollower", "Follower"]
+__all__ = ["Arrivals", "AsyncFollower", "Follower"]
 
 _NONE = Transactions([])
+_NOTHING: Iterator[Transaction] = iter(())
+
+
+class Arrivals:
+    """What comes, in its order. Who takes it looks at the first, and lets go of it when he has done with it: whoever is
+    interrupted in between has it still. ``put`` is for any thread, and for a garbage collection anywhere."""
+
+    def __init__(self) -> None:
+        self._items: deque[FeedItem] = deque()
+        self._bells: queue.SimpleQueue[None] = queue.SimpleQueue()  # one for each, rung after it is there
+
+    def put(self, item: FeedItem) -> None:
+        """One more."""
+        self._items.append(item)
+        self._bells.put(None)
+
+    def first(self, timeout: float | None) -> FeedItem:
+        """The first one, which stays. queue.Empty: none comes within ``timeout`` seconds (None: it waits)."""
+        end_s = None if timeout is None else time.monotonic() + timeout
+        while not self._items:
+            item_of(self._bells, None if end_s is None else end_s - time.monotonic())
+        return self._items[0]
+
+    def let_go(self, item: FeedItem) -> None:
+        """It was the first, and is not wanted any more. Idempotent."""
+        if self._items and self._items[0] is item:
+            self._items.popleft()
+            with suppress(queue.Empty):
+                self._bells.get_nowait()
 
 
 class Follower(StaysHere, Iterator[Transaction]):
@@ -39,14 +70,18 @@ class Follower(StaysHere, Iterator[Transaction]):
     is over. InvalidInput in a future's callback, where it would wait: nothing has been taken.
     """
 
-    def __init__(self, subscription: Subscription, items: queue.SimpleQueue[FeedItem], origin: Origin) -> None:
+    def __init__(self, subscription: Subscription, items: Arrivals, origin: Origin) -> None:
         """``subscription`` puts into ``items``."""
         self._subscription = subscription
         self._items = items
         self._origin = origin
-        self._held: FeedItem = None  # what the transactions given out last were made of
-        self._rest: Iterator[Transaction] = iter(())  # of those, what has not been given out
-        self._stopped = False
+        # Python looks for Ctrl-C where something is called, so what belongs together is set without a call in between.
+        self._held: FeedItem = None  # the first of the items, while its transactions are given out
+        self._told: list[FeedItem] = []  # see ``Subscription.used_once``
+        self._frame = _NONE  # the transactions of ``_held``
+        self._given_id = NO_TRANSACTION  # of the last of them that was given out
+        self._rest = _NOTHING  # of them, where they are given out one by one
+        self._stopped = self._abandoned = False
         left_to_parent(self)
 
     @property
@@ -59,15 +94,46 @@ class Follower(StaysHere, Iterator[Transaction]):
 
         Waits until there is one, for ``timeout`` seconds at the most: then, and when it is stopped, empty.
         """
-        rest = [] if self._stopped else [*self._rest]
-        return rest or self._next_frame(timeout)
+        found = self.look(timeout)
+        last_id = found.last_id if found else self._given_id
+        self._given_id, self._rest = last_id, _NOTHING
+        return found
+
+    def look(self, timeout: float | None = None) -> Transactions:
+        """What ``poll`` would give, which comes again until ``passed`` says that it has been given out."""
+        end_s = None if timeout is None else time.monotonic() + checked_timeout(timeout)
+        if timeout != 0 and in_io_thread():
+            raise InvalidInput(
+                "a feed that follows was waited for in a future's callback, on the thread that brings it"
+            )
+        while not self._stopped:
+            if self._frame and self._given_id < self._frame.last_id:
+                return self._frame if self._given_id < 0 else self._frame.after(self._given_id)
+            self._let_go()
+            try:
+                item = self._items.first(None if end_s is None else end_s - time.monotonic())
+            except queue.Empty:
+                break
+            if isinstance(item, Exception):
+                self.stop()
+                raise item
+            frame = self._subscription.taken(item, self._origin)
+            self._held, self._told, self._frame, self._given_id = item, [], frame, NO_TRANSACTION
+            if item is None:
+                self._items.let_go(item)
+        return _NONE
+
+    def passed(self, transaction_id: int) -> None:
+        """What ``look`` gave last has been given out up to this one."""
+        self._given_id = transaction_id
 
     def stop(self) -> None:
         """Nothing comes any more, and whoever waits for it goes on. Idempotent."""
-        if not self._stopped:
+        if not self._abandoned:
             self._stopped = True
             self._items.put(None)
             self._subscription.abandon()
+            self._abandoned = True
 
     def leave_to_parent(self) -> None:
         """In a forked child: nothing comes there, and whoever would wait for it is told so."""
@@ -75,11 +141,12 @@ class Follower(StaysHere, Iterator[Transaction]):
 
     def __iter__(self) -> Iterator[Transaction]:
         while not self._stopped:
-            for transaction in self._rest:  # a chain: it outlives a loop that is left early
+            for transaction in self._rest:  # it outlives a loop that is left early, but for one that is interrupted
+                self._given_id = transaction.transaction_id
                 yield transaction
                 if self._stopped:
                     return
-            self._rest = chain(self._next_frame(None))
+            self._rest = iter(self.look())
 
     def __next__(self) -> Transaction:
         return next(iter(self))
@@ -95,27 +162,12 @@ class Follower(StaysHere, Iterator[Transaction]):
     def __del__(self) -> None:
         self.stop()
 
-    def _next_frame(self, timeout: float | None) -> Transactions:
-        end_s = None if timeout is None else time.monotonic() + checked_timeout(timeout)
-        if timeout != 0 and in_io_thread():
-            raise InvalidInput(
-                "a feed that follows was waited for in a future's callback, on the thread that brings it"
-            )
-        while not self._stopped:
-            self._subscription.used(self._held)
-            self._held = None
-            try:
-                item = item_of(self._items, None if end_s is None else end_s - time.monotonic())
-            except queue.Empty:
-                break
-            if isinstance(item, Exception):
-                self.stop()
-                raise item
-            self._held = item
-            transactions = self._subscription.taken(item, self._origin)
-            if transactions:
-                return transactions
-        return _NONE
+    def _let_go(self) -> None:
+        """All of the frame has been given out."""
+        if self._held is not None:
+            self._subscription.used_once(self._held, self._told)
+            self._items.let_go(self._held)
+            self._held, self._frame = None, _NONE
 
 
 class AsyncFollower(StaysHere, AsyncIterator[Transaction]):

@@ -24,7 +24,7 @@ FeedItem = tuple[RecordBatch | FeedBatch, int] | WaltzError | None
 class Subscription:
     """Feeds one follower: ``put`` gets what it is to take, and ``taken`` makes transactions of it.
 
-    On the client's loop, but for ``taken``, ``used``, ``abandon`` and ``end``.
+    On the client's loop, but for ``taken``, ``used``, ``used_once``, ``abandon`` and ``end``.
     """
 
     def __init__(
@@ -62,19 +62,28 @@ class Subscription:
         self._put(error)
 
     def taken(self, item: FeedItem, origin: Origin) -> Transactions:
-        """The transactions of the next frame."""
+        """The transactions of the next frame; the same until it is used."""
         if not isinstance(item, tuple):
             return Transactions([])
         feed, _ = item
-        mark = self._marks[feed.partition_id]
-        self._marks[feed.partition_id] = max(mark, feed.first_id + len(feed) - 1)
-        return transactions_of(feed, mark, origin)
+        return transactions_of(feed, self._marks[feed.partition_id], origin)
 
     def used(self, item: FeedItem) -> None:
         """The follower has done with it: as much may come."""
+        self.used_once(item, [])
+
+    def used_once(self, item: FeedItem, told: list[FeedItem]) -> None:
+        """``used``, for who may be interrupted in it: he says it again with the same list, which was empty first."""
         if isinstance(item, tuple):
+            feed, _ = item
+            self._marks[feed.partition_id] = max(self._marks[feed.partition_id], feed.first_id + len(feed) - 1)
+            self._mounter.shell.post(self._used, item, told)
+
+    def _used(self, item: tuple[RecordBatch | FeedBatch, int], told: list[FeedItem]) -> None:
+        if not told:
+            told.append(item)
             feed, frame_bytes = item
-            self._mounter.shell.post(self.partitions[feed.partition_id].applied, frame_bytes)
+            self.partitions[feed.partition_id].applied(frame_bytes)
 
     # ---- Sink
 
