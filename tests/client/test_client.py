@@ -202,6 +202,27 @@ def test_a_client_whose_close_is_interrupted_has_closed_its_directory(
     assert directory.closed
 
 
+def test_a_client_whose_close_is_interrupted_has_told_who_waits(
+    server: FakeServer, make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loop ends with it, if it is the last client: other threads waited for an append, or a feed, for ever."""
+    client = make_client()
+    server.script.hold_mounts = True
+    append, feed, main = client.append(0, b"x"), client.feed(0, follow=True), threading.get_ident()
+
+    async def interrupted(*_: object) -> None:
+        await asyncio.to_thread(signal.pthread_kill, main, signal.SIGINT)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(client._engine, "unsubscribe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        client.close()
+    with pytest.raises(ClientClosed):
+        append.result(PATIENCE_S)
+    with pytest.raises(ClientClosed):
+        feed.poll(PATIENCE_S)
+
+
 def test_no_thread_is_left(server: FakeServer, directory: FakeDirectory) -> None:
     before = set(threading.enumerate())
     with WaltzClient(directory, TcpTransport(), Recorder()) as client:

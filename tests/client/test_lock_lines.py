@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import pytest
 from hypothesis import given
@@ -309,6 +311,30 @@ def test_a_context_whose_submit_was_interrupted_is_not_waited_for(
     with pytest.raises(KeyboardInterrupt):
         client.submit(Counter(Recorder(), 0))
     client.flush(PATIENCE_S)
+
+
+def test_close_ends_contexts_that_one_which_runs_waits_for(make_client: MakeClient) -> None:
+    """It waited for the one that ran, which waited for another one that was never begun."""
+    client = make_client(config=ClientConfig(context_threads=1))
+    other = Counter(Recorder(), 0)
+    ended: list[type] = []
+    submitted: queue.SimpleQueue[Future[SubmitResult]] = queue.SimpleQueue()
+
+    class Waits(Counter):
+        def execute(self, builder: TransactionBuilder) -> bool:
+            future = client.submit(other)
+            submitted.put(future)
+            ended.append(type(future.exception()))
+            raise ValueError("application")
+
+    future = client.submit(Waits(Recorder(), 0))
+    inner = submitted.get(timeout=PATIENCE_S)
+    late = threading.Timer(PATIENCE_S, inner.set_exception, [TimeoutError()])
+    late.start()
+    client.close()
+    late.cancel()
+    late.join()
+    assert (ended, type(future.exception(0)), other.executions) == ([ClientClosed], ValueError, 0)
 
 
 def test_what_a_call_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -56,7 +56,7 @@ class ContextRun:
         self.place: Place | None = None  # of the latest refused attempt, in the lines of ``lines``
         self.lines: LockLines | None = None
         self.future = future
-        self.ended = False
+        self.executing = self.ended = False
         self.expired: WaltzError | None = None  # with which it ends instead of another attempt
         self.partition_id = -1
 
@@ -175,11 +175,25 @@ class ContextRunner:
         """End what is left with ClientClosed; waits for what is running (``Shell.stop_contexts``)."""
         with self._lock:
             self._closed = True
+        for run in self.open_runs():
+            if not run.executing:  # one that is may be waiting for this one
+                self._end_in_error(run, self._closed_error())
         self._shell.stop_contexts()
         for run in self.open_runs():
-            self._end_in_error(run, ClientClosed("the client was closed before the transaction had its fate"))
+            self._end_in_error(run, self._closed_error())
+
+    @staticmethod
+    def _closed_error() -> ClientClosed:
+        return ClientClosed("the client was closed before the transaction had its fate")
 
     def _execute(self, run: ContextRun) -> None:
+        run.executing = True
+        try:
+            self._attempt(run)
+        finally:
+            run.executing = False
+
+    def _attempt(self, run: ContextRun) -> None:
         if run.ended:
             return
         try:

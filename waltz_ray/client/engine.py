@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -431,17 +431,35 @@ class Engine:
         """On the loop: leave every server; what has no fate ends with ClientClosed."""
         closed = ClientClosed("the client was closed while this append had no fate; it may or may not be in the log")
         unsent = ClientClosed("the client is closed, this append was not sent; connect again")
-        for subscription in list(self._subscriptions):
+        async with AsyncExitStack() as ending:  # all of it, the last first; also when who closes it is interrupted
+            ending.push_async_callback(self.mounter.streams.close)
+            ending.push_async_callback(self.rpc.close)
+            for attachment in reversed(list(self.attachments.values())):
+                ending.push_async_callback(self._detach, attachment, closed, unsent)
+            ending.push_async_callback(self._hindrances.end)
+            ending.push_async_callback(self._ended)
+            for subscription in reversed(list(self._subscriptions)):
+                ending.push_async_callback(self._end_subscription, subscription)
+
+    async def _end_subscription(self, subscription: Subscription) -> None:
+        try:
             await self.unsubscribe(subscription)
+        except asyncio.CancelledError:
+            await subscription.stop()  # the rest
+            raise
+        finally:
             subscription.end(ClientClosed("the client was closed"))
+
+    async def _ended(self) -> None:
         await asyncio.gather(*self._endings)
-        await self._hindrances.end()
-        for attachment in self.attachments.values():
+
+    @staticmethod
+    async def _detach(attachment: Attachment, closed: ClientClosed, unsent: ClientClosed) -> None:
+        try:
             await attachment.partition.stop()
+        finally:
             for append, error in attachment.outbox.close(closed, unsent):
                 append.fail(error)
-        await self.rpc.close()
-        await self.mounter.streams.close()
 
 
 def _datas(codec: Codec | None, datas: Sequence[Any]) -> Sequence[bytes]:

@@ -227,10 +227,10 @@ class IoThread:
         if self._left_to_parent or sys.is_finalizing():
             last.close()
             return
-        with self._lock:
-            self._stopped = True
-            finished = asyncio.run_coroutine_threadsafe(self._end(last), self.loop)
-        try:
+        try:  # from here on: a signal may come before it waits
+            with self._lock:
+                self._stopped = True
+                finished = asyncio.run_coroutine_threadsafe(self._end(last), self.loop)
             result_of(finished)
         finally:
             self._thread_id = None  # another thread may get that number
