@@ -22,7 +22,7 @@ from waltz_ray.client.requests import AppendCall
 from waltz_ray.client.threads import Threads
 from waltz_ray.client.workers import WorkerPool
 from waltz_ray.config import ClientConfig
-from waltz_ray.errors import ClientClosed
+from waltz_ray.errors import ClientClosed, InvalidInput
 
 
 class Lines:
@@ -335,6 +335,23 @@ def test_close_ends_contexts_that_one_which_runs_waits_for(make_client: MakeClie
     late.cancel()
     late.join()
     assert (ended, type(future.exception(0)), other.executions) == ([ClientClosed], ValueError, 0)
+
+
+def test_a_context_that_flushes_is_refused(make_client: MakeClient) -> None:
+    """It waited for its own end."""
+    client = make_client()
+
+    class Flushes(Counter):
+        def execute(self, builder: TransactionBuilder) -> bool:
+            client.flush(PATIENCE_S)
+            return False
+
+        def on_exception(self, error: BaseException) -> None:
+            client.flush(PATIENCE_S)  # it has ended
+
+    with pytest.raises(InvalidInput, match="in a context"):
+        client.submit(Flushes(Recorder(), 0)).result(PATIENCE_S)
+    client.flush(PATIENCE_S)
 
 
 def test_what_a_call_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -213,6 +213,8 @@ class WaltzClient:
             raise InvalidInput("flush() was called in a future's callback, which it would wait for")
         if self._threads.on_applying and self._engine.runner.open_runs():
             raise InvalidInput("flush() was called in a callback, behind which the contexts end that it would wait for")
+        if self._engine.runner.executes_here:
+            raise InvalidInput("flush() was called in a context, for whose end it would wait")
         limit_s = checked_wait(timeout)
         futures = cast(list[Future[object]], self._engine.open_futures())
         left = undone(futures, limit_s)

@@ -56,7 +56,8 @@ class ContextRun:
         self.place: Place | None = None  # of the latest refused attempt, in the lines of ``lines``
         self.lines: LockLines | None = None
         self.future = future
-        self.executing = self.ended = False
+        self.ended = False
+        self.thread: int | None = None  # on which it executes just now
         self.expired: WaltzError | None = None  # with which it ends instead of another attempt
         self.partition_id = -1
 
@@ -108,6 +109,12 @@ class ContextRunner:
         """Every context that has not ended."""
         with self._lock:
             return list(self._runs)
+
+    @property
+    def executes_here(self) -> bool:
+        """Who asks is the code of a context, which does not end before he goes on."""
+        thread = threading.get_ident()
+        return any(run.thread == thread for run in self.open_runs())
 
     def again(self, run: ContextRun) -> None:
         """The next attempt, later."""
@@ -176,7 +183,7 @@ class ContextRunner:
         with self._lock:
             self._closed = True
         for run in self.open_runs():
-            if not run.executing:  # one that is may be waiting for this one
+            if run.thread is None:  # one that executes may be waiting for this one
                 self._end_in_error(run, self._closed_error())
         self._shell.stop_contexts()
         for run in self.open_runs():
@@ -187,11 +194,12 @@ class ContextRunner:
         return ClientClosed("the client was closed before the transaction had its fate")
 
     def _execute(self, run: ContextRun) -> None:
-        run.executing = True
+        thread = run.thread = threading.get_ident()
         try:
             self._attempt(run)
         finally:
-            run.executing = False
+            if run.thread == thread:  # else the next attempt has begun
+                run.thread = None
 
     def _attempt(self, run: ContextRun) -> None:
         if run.ended:
