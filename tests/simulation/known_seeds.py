@@ -113,7 +113,6 @@ KNOWN_SEEDS: dict[str, int] = {
     "writes_of_one_item_do_not_wait_for_each_other": 0x10000000,
     "several_writes_are_folded_in_part": 0x210000001,
     "scans_count_whoever_speaks_for_what": 0x2010000000,
-    "what_is_repeated_is_written_anew": 0x2010000012,
     "what_was_not_answered_has_not_happened": 0x2010000002,
     "the_log_is_given_up_from_the_newest_section_on": 0x12000007,
     "what_is_folded_anew_is_answered_for": 0x12000013,

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 
 from tests.simulation.break_rule import break_rule
 from waltz_ray.kv.client import scanning
 from waltz_ray.kv.client.errands import PutErrand, PutJob
-from waltz_ray.kv.messages import Command, Scanned
+from waltz_ray.kv.messages import Scanned
 
 __all__ = [
     "scans_count_whoever_speaks_for_what",
-    "what_is_repeated_is_written_anew",
     "what_was_not_answered_has_not_happened",
 ]
 
@@ -28,20 +27,6 @@ def what_was_not_answered_has_not_happened(patch: Patch) -> None:
             job.reason = reason
 
     break_rule(patch, PutErrand, "missed", missed)
-
-
-def what_is_repeated_is_written_anew(patch: Patch) -> None:
-    """Each attempt has a number of its own."""
-    original = PutErrand.commands
-
-    def commands(self: PutErrand, jobs: Sequence[PutJob], left_s: float) -> Iterator[tuple[Command, list[PutJob]]]:
-        for job in jobs:
-            if job.unknown:
-                self._numbers.settle(job.sequence)
-                job.sequence = self._numbers.take()
-        return original(self, jobs, left_s)
-
-    break_rule(patch, PutErrand, "commands", commands)
 
 
 def scans_count_whoever_speaks_for_what(patch: Patch) -> None:

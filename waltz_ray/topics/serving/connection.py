@@ -57,8 +57,8 @@ class TopicPortState:
         self.room = Room(limits.outstanding_bytes)
         self.frames_room = Room(limits.incoming_bytes)
         self.counts = TopicPortCounts()
-        self.connections: set[TopicConnection] = set()
-        """Those that are open."""
+        self.connections: dict[TopicConnection, None] = {}
+        """Those that are open, in the order of their coming."""
         self.untaken = Untaken(limits.untaken_bytes, lambda: self.connections)
         self.none_left = asyncio.Event()
         """Set when the last of them goes."""
@@ -95,7 +95,7 @@ class TopicConnection(BackloggedStream[TopicFrame, Arrived]):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if not self.busy:  # it was admitted
-            self._shared.connections.add(self)
+            self._shared.connections[self] = None
 
     def data_received(self, data: bytes) -> None:
         self._arrived_s = time.monotonic()
@@ -204,6 +204,6 @@ class TopicConnection(BackloggedStream[TopicFrame, Arrived]):
 
     def on_closed(self, error: Exception) -> None:
         super().on_closed(error)
-        self._shared.connections.discard(self)
+        self._shared.connections.pop(self, None)
         if not self._shared.connections:
             self._shared.none_left.set()
