@@ -90,7 +90,7 @@ KNOWN_SEEDS: dict[str, int] = {
     "replicas_that_were_left_behind_wait_for_ever": 0x2000001,
     "segments_with_the_mark_go": 0x2000000,
     "what_was_left_behind_is_begun_too_far_on": 0x2000001,
-    "fetched_records_are_not_checked": 0x800000B,
+    "fetched_records_are_not_checked": 0x8000042,
     "deadlines_come_at_once": 0x10000000,
     "expected_versions_are_not_compared": 0x10000000,
     "finer_units_are_taken_without_the_coarser": 0x100000E2,
