@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-from waltz_ray.net.stream import LEAST_BYTES_PER_S, Stream
+from waltz_ray.net.stream import Stream, least_bytes
 
 __all__ = ["HalfFrame", "HalfFrames"]
 
@@ -31,7 +31,7 @@ class HalfFrames:
         """``stall_ms``: how long one is waited for of which too little comes."""
         self.used_bytes = 0
         self.stall_ms = stall_ms
-        self.least_bytes = max(1, stall_ms * LEAST_BYTES_PER_S // 1000)
+        self.least_bytes = least_bytes(stall_ms)
         """Of one frame in ``stall_ms``: enough."""
         self._most_bytes = most_bytes
         self._held: dict[HalfFrame, int] = {}  # the one that began first is the first

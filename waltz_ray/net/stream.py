@@ -29,16 +29,19 @@ from waltz_ray.net.tls import peer_channel
 from waltz_ray.wire.authentication import AUTHENTICATION_VERSION
 from waltz_ray.wire.framing import MAGIC_AUTHENTICATION, GreetedDecoder, Hello, encode_frame, encode_hello
 
-__all__ = ["FOREVER", "LEAST_BYTES_PER_S", "GreetedStream", "Patience", "Stream"]
+__all__ = ["FOREVER", "GreetedStream", "Patience", "Stream", "least_bytes"]
 
 log = logging.getLogger(__name__)
 
-LEAST_BYTES_PER_S = 1024
-"""Who gets on more slowly with what is long, one way or the other, stands still."""
-
+_LEAST_BYTES_PER_S = 1024
 _TURN_S = 0.01  # half of what any step of a server's loop may take (docs/wire.md, "Limits")
 
 F = TypeVar("F")
+
+
+def least_bytes(timeout_ms: int) -> int:
+    """Who gets on by less in this time with what is long, one way or the other, stands still."""
+    return max(1, timeout_ms * _LEAST_BYTES_PER_S // 1000)
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,7 @@ class Stream(Opening, Generic[F]):
         """``before``: what it had taken in all when the clock was set."""
         timeout_ms, there = self._patience.untaken_ms, self.carried()
         taken = 0 if there is None else there.acknowledged_bytes - before
-        if self._cause is None and taken >= max(1, timeout_ms * LEAST_BYTES_PER_S // 1000):
+        if self._cause is None and taken >= least_bytes(timeout_ms):
             self._wait_no_more("taking")
             self._await_taking()
         else:

@@ -351,11 +351,13 @@ class TopicServer:
 
     async def _store_offsets(self, group: str, offsets: Mapping[TopicPartition, int], still: Callable[[], bool]) -> str:
         """By the next master the group may have begun, and be further than that."""
+
+        def has_the_word() -> bool:
+            return still() and self._has_lease()
+
         for partition, offset in sorted(offsets.items()):
             number = partition_of_slot(partition.slot)
-            if why := await self._offsets.put(
-                group, partition.topic, number, offset, lambda: still() and self._has_lease()
-            ):
+            if why := await self._offsets.put(group, partition.topic, number, offset, has_the_word):
                 return f"{partition}: {why}"
         return ""
 
